@@ -121,7 +121,7 @@ def load_model(path: Any) -> Any:
 
 
 def keep(
-    problem: Problem, key: Row, params: Any, train: Array, test: Array, weights: Mapping[str, Any] | None = None, **fields: Any
+    problem: Problem, key: Row, params: Any, train: Array, test: Array, *, weights: Row | None = None, **fields: Any
 ) -> Row:
     """The row of a model from its logits; its arrays and guesses are saved."""
     images, (height, width) = problem.images, problem.images.train_images.shape[1:]

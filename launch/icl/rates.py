@@ -87,13 +87,13 @@ def _newton(config: NewtonConfig, folder: RunFolder, task: str) -> Iterator[Row]
     tasks, powers = replace(make_model(config).tasks, inputs="normal"), _condition[task] ** -0.5
     if powers < 1:
         tasks = replace(tasks, scales=tuple(np.geomspace(1, powers, config.dim).tolist()))
-    number = min(config.test_tasks, _contexts)
+    N, number = tasks.context, min(config.test_tasks, _contexts)
     with stage(f"{task} inputs: layers and Newton's steps"):
         solved = optimal_polynomials(spectrum(config, tasks), tasks, layers=config.depths, tied=False, seed=config.seed)
         with jax.enable_x64(True):
             values, weights = map(jnp.asarray, rates.weighted_eigenvalues(random_key(config, TEST), tasks, number))
             each = [(jnp.asarray(p.eta), jnp.asarray(p.gamma)) for p in solved]
-            of_layers = jax.jit(lambda values, w, *each: loss_of(w, rates.residual(values, *each, tasks.context)))
+            of_layers = jax.jit(lambda values, w, eta, gamma: loss_of(w, rates.residual(values, eta, gamma, N)))
             of_newton = jax.jit(lambda values, w, k: loss_of(w, rates.newton_residual(values, k)))
             layers = [float(of_layers(values, weights, *one)) for one in each]
             steps = [float(of_newton(values, weights, float(k))) for k in range(_steps)]

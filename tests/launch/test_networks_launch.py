@@ -153,6 +153,7 @@ def test_a_variant_is_a_plain_loop_of_steps(data):
     variant = Variant("a", network, optimizer="momentum", rates=rates, batch_size=10, epochs=3)
     found = train_variant(variant, data, (5, 6))
     M, loss, losses = len(data.train.X), objective("softmax_cross_entropy"), np.empty((2, 2))
+    X, Y = map(jnp.asarray, data.dev)
     for n, rate in enumerate(rates):
         for s, seed in enumerate((5, 6)):
             optimizer = optax.sgd(rate, momentum=0.9)
@@ -161,7 +162,7 @@ def test_a_variant_is_a_plain_loop_of_steps(data):
             for epoch in (1, 2, 3):
                 for m in epoch_order(seed, epoch, M)[: M // 10 * 10].reshape(-1, 10):
                     state, _ = step(state, (data.train.X[m], data.train.Y[m]))
-            losses[n, s] = loss(network_outputs(network, variables_of(state), jnp.asarray(data.dev.X)), data.dev.Y).mean()
+            losses[n, s] = loss(network_outputs(network, variables_of(state), X), Y).mean()
     np.testing.assert_allclose(found.rate_losses, losses.mean(axis=1), rtol=1e-4)
     best = int(losses.mean(axis=1).argmin())
     assert found.rate == rates[best] and found.steps == 3 * (M // 10) and found.curves["dev_loss"].shape == (2, 4)
