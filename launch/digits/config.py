@@ -22,12 +22,10 @@ class Config(Images, Run):
     resize: Annotated[int, Bounds(at_least=1, at_most=1024)] | None = None
     """Read a folder of images of any size as ones of N x N pixels."""
     methods: tuple[Method, ...] = get_args(Method)
-    """Models to fit. explicit: the closed form. scaling: iterative scaling from the explicit solution. quadratic: sweeps with a
-    bound on the curvature. kernel: least squares and a softmax layer on random Fourier features of scattering. trained_readout:
-    a softmax layer on the same features, trained by AdamW. optimum: that layer with one ridge by four optimisers, to
-    convergence. network: one hidden layer, trained by backpropagation. cnn: a
-    convolutional network, trained by AdamW. cold, warm: softmax layers trained by Adagrad from random parameters or from the
-    explicit solution."""
+    """Models to fit. explicit: the closed form. scaling, quadratic: sweeps from it, and with a bound on the curvature. kernel:
+    least squares and a softmax layer on random Fourier features of scattering. trained_readout: a softmax layer on these,
+    trained by AdamW. optimum: that layer by four optimisers, to convergence. network, cnn: one hidden layer, and convolutions.
+    cold, warm: softmax layers trained by Adagrad from random parameters or from the explicit solution."""
     layers: tuple[Annotated[int, Bounds(at_least=1, at_most=8)], ...] = (1, 2)
     """explicit, cold, warm: numbers of softmax layers, one model each."""
     sweeps: PositiveInt = 300

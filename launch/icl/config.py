@@ -68,8 +68,7 @@ class InputFlags(TaskFlags):
     """Flags of experiments whose inputs may have another distribution."""
 
     inputs: Inputs = "uniform"
-    """Distribution of each coordinate of x: uniform on [-1/2, 1/2], or normal or laplace with its variance, 1/12.
-    Solved rates are exact for each: they depend on the kurtosis E[x⁴]/E[x²]², 9/5, 3 and 6."""
+    """Distribution of each coordinate of x: uniform on [-1/2, 1/2], or normal or laplace with its variance, 1/12."""
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,7 @@ class Descent(Run):
     epochs: PositiveInt = 20
     """Number of passes over the data. The parameters of the best epoch are kept."""
     epoch_examples: PositiveInt | None = None
-    """Number of examples in an epoch, after which the dev loss is computed. Default: all examples. Shorter epochs go through
-    the examples in turn."""
+    """Number of examples in an epoch, after which the dev loss is computed, in turn. Default: all."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +52,14 @@ class MLPConfig(flags.Text, Descent):
     GROUPS: ClassVar = {"corpus": "text", "context": "network", "samples": "experiment"}
 
     corpus: Literal["docs", "text"] = "docs"
-    """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it). Without
-    --dev, its documents are shuffled and split 80/10/10 into train, dev and test. Their ends are predicted, too."""
+    """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it), split
+    80/10/10 into train, dev and test unless there is --dev. Ends of documents are predicted, too."""
     test: tuple[str, ...] = ()
     """Text that nothing is chosen on; requires --dev."""
     limit: Limit = None
     """Use at most this many documents."""
     vocab_size: PositiveInt | None = None
-    """Vocabulary size, including <pad> and <unk>. Default: 1026 = 2^10 + 2 for docs, 4098 for --train; with --tokenizer char,
-    every character."""
+    """Vocabulary size, including <pad> and <unk>. Default: 1026 for docs, 4098 for --train, every character for char."""
     context: PositiveInt = 3
     """Number of context tokens."""
     embedding: PositiveInt = 10
@@ -71,8 +69,7 @@ class MLPConfig(flags.Text, Descent):
     dropout: Annotated[float, Bounds(at_least=0, below=1)] = 0.0
     """Dropout rate: share of the hidden outputs that training sets to 0 at random."""
     direct: Direct = "none"
-    """Direct connection from the context to the output. embedding: from the embeddings. tokens: from the one-hot tokens, with
-    N^2 parameters per context token."""
+    """Direct connection to the output, from the embeddings or from one-hot tokens, with N^2 parameters per context token."""
     optimizer: OptimizerName = "adamw"
     learning_rate: PositiveFloat = 5e-3
     batch_size: NonNegativeInt = 256
@@ -88,13 +85,11 @@ class TransformerConfig(flags.Text, Run):
     GROUPS: ClassVar = {"corpus": "text", "window": "network", "steps": "training", "samples": "experiment"}
 
     corpus: str = "docs"
-    """Source of the text: text or docs. docs: the documentation that comes with Python. text:
-    the files of --train (implied by it)."""
+    """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it)."""
     test: tuple[str, ...] = ()
     """Text that nothing is chosen on, read once at the end."""
     split: Split = "blocks"
-    """Split of the training text without --dev. blocks: every tenth block of ten documents is held out. end: the last tenth
-    of the characters is held out."""
+    """What is held out without --dev. blocks: every tenth block of ten documents. end: the last tenth of the characters."""
     limit: Limit = None
     """Most training documents to use. Dev has at most a tenth as many."""
     eos: bool = False
@@ -108,15 +103,14 @@ class TransformerConfig(flags.Text, Run):
     heads: PositiveInt = 4
     """Attention heads; the width is a multiple of them."""
     positions: Literal["rotary", "learned"] = "rotary"
-    """How attention knows the places of tokens. rotary: queries and keys are turned by angles that grow with the place.
-    learned: a vector for each place in the window is added to the embeddings."""
+    """Places of tokens. rotary: queries and keys are turned by angles. learned: each place adds a vector to the embeddings."""
     dropout: Annotated[float, Bounds(at_least=0, below=1)] = 0.0
     """Share of the outputs of every layer that training sets to 0 at random."""
     tied: bool = True
     """Whether the output weights are the embeddings."""
     start: tuple[Literal["none", "induction"], ...] = ("none",)
-    """Where training starts, a network for each. none: random weights. induction: of a transformer with --no-tied and
-    --positions learned, two layers that copy what followed the last token before."""
+    """Where training starts, a network for each. none: random weights. induction: with --no-tied and --positions learned, two
+    layers that copy what followed the last token before."""
     seeds: PositiveInt = 1
     """Number of networks of each start, with seeds --seed, --seed + 1, ..."""
     steps: Annotated[int, Bounds(at_least=2)] = 2000
@@ -169,8 +163,8 @@ class CompareConfig(Pictures):
     GROUPS: ClassVar = {"what": "experiment", "width": "network"}
 
     what: tyro.conf.Positional[ComparisonName] = "normalisation"
-    """What the variants differ in. normalisation: norms and residual connections, by depth. objectives: loss functions,
-    starting from saturated and from small outputs. initializers: distributions and scales of the initial weights."""
+    """What varies. normalisation: norms and residual connections, by depth. objectives: loss functions, from saturated and
+    from small outputs. initializers: distributions and scales of the initial weights."""
     seeds: PositiveInt = 3
     """Number of runs of every variant, with seeds --seed, --seed + 1, ..."""
     rates: tuple[PositiveFloat, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
