@@ -18,7 +18,7 @@ from jexplicit.runs.loop import is_checkpoint
 from jexplicit.runs.progress import console, show
 from jexplicit.solvers.explicit import stack_logits
 from jexplicit.solvers.sweeps import SoftmaxFit
-from launch.digits import optimum, solved, trained
+from launch.digits import solved, trained
 from launch.digits.config import PRESETS, Config
 from launch.digits.solved import load_model, model_name, row_name
 from launch.kit.experiment import Experiment
@@ -26,11 +26,11 @@ from launch.kit.views import Row, Section, where
 
 _methods: dict[str, solved.Method] = {
     **solved.METHODS,
-    **{"optimum": optimum.optimum, "trained_readout": trained.readout},
+    **{"optimum": trained.optimum, "trained_readout": trained.readout},
     **dict.fromkeys(("network", "cnn", "cold", "warm"), trained.on_pixels),
 }
 _measure = functools.partial(solved.measure, _methods)
-_views = [*solved.VIEWS, Section("One loss, four optimisers", [optimum.OPTIMUM], {"method": "optimum"})]
+_views = [*solved.VIEWS, Section("One loss, four optimisers", [trained.OPTIMUM], {"method": "optimum"})]
 EXPERIMENT = Experiment(
     "digits", Config, _measure, _views, PRESETS, solved.check_images, ("methods", "layers"), "Digits: solved and trained"
 )

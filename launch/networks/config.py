@@ -258,6 +258,6 @@ _of_comparisons = {"tiny": Preset(CompareConfig("runs/compare_tiny", limit=200, 
 COMMANDS = {
     "mlp-lm": Command(MLPConfig, "launch.networks.sequence_lm:MLP", _of_mlp),
     "transformer-lm": Command(TransformerConfig, "launch.networks.sequence_lm:TRANSFORMER", _of_transformers),
-    "autoencoder": Command(AutoencoderConfig, "launch.networks.autoencoder:EXPERIMENT", _of_autoencoders),
-    "compare": Command(CompareConfig, "launch.networks.compare:EXPERIMENT", _of_comparisons),
+    "autoencoder": Command(AutoencoderConfig, "launch.networks.pictures:AUTOENCODER", _of_autoencoders),
+    "compare": Command(CompareConfig, "launch.networks.pictures:COMPARE", _of_comparisons),
 }

@@ -15,15 +15,15 @@ from jexplicit.runs.bounds import check_bounds
 from launch.blur import config as blur
 from launch.blur.train import mean_and_spread
 from launch.digits import config as digits
-from launch.digits.optimum import SOLVERS, Task, gradient
 from launch.digits.solved import check, most_accurate
+from launch.digits.trained import SOLVERS, Task, gradient
 from launch.feature_machine import config as feature_machine
 from launch.feature_machine.modular import circulant_share, modular_table
 from launch.icl import config as icl
 from launch.icl.training import make_model, make_recipe, make_regression
 from launch.kit.views import Results
 from launch.networks import config as networks
-from launch.networks.compare import summaries
+from launch.networks.pictures import summaries
 
 M, D, N, PENALTY = 90, 4, 3, 0.05
 

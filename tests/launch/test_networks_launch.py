@@ -19,9 +19,9 @@ from jexplicit.nn.networks import FullyConnected, init_variables, initial_state,
 from jexplicit.nn.training import epoch_order, objective
 from jexplicit.runs.files import read_events
 from jexplicit.runs.loop import load_checkpoint
-from launch.networks import compare
-from launch.networks.compare import Variant, saturate, train_variant, variants_of
+from launch.networks import pictures as comparisons
 from launch.networks.config import CompareConfig
+from launch.networks.pictures import Variant, saturate, train_variant, variants_of
 from launch.networks.training import centred_data
 
 pytestmark = pytest.mark.slow
@@ -192,7 +192,7 @@ def test_every_variant_has_a_name_and_setting_of_its_own_and_runs_and_resumes(wh
     variants = [*variants_of(CompareConfig("out", what=what), data.outputs)]
     assert len({variant.name for variant in variants}) == len(variants) >= 3
     assert len({varied(variant) for variant in variants}) >= len(variants) - (what == "initializers")  # factor 1 is the default
-    monkeypatch.setattr(compare, "variants_of", lambda *given: [(every := [*variants_of(*given)])[0], every[-1]])
+    monkeypatch.setattr(comparisons, "variants_of", lambda *given: [(every := [*variants_of(*given)])[0], every[-1]])
     command = f"networks compare {what} --limit 60 --seeds 2 --width 4 --epochs 2 --depths 1 --rates 0.1"
     found = rows(out := made(command))
     assert [row["seed"] for row in found] == [0, 1] * 2 and reported in (out / "report.md").read_text()
@@ -202,7 +202,7 @@ def test_every_variant_has_a_name_and_setting_of_its_own_and_runs_and_resumes(wh
     assert {event["variant"] for event in read_events(out, "curves")} == {row["variant"] for row in found}
     assert pictures(out) == {"comparison"}
     with monkeypatch.context() as patch:
-        patch.setattr(compare, "train_variant", interrupted(train_variant, 2))
+        patch.setattr(comparisons, "train_variant", interrupted(train_variant, 2))
         assert main(command, tmp_path) == 130
     assert len(rows(tmp_path)) == 2
     assert main(f"networks compare {what} --resume", tmp_path) == 0

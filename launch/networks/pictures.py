@@ -1,13 +1,13 @@
-"""launch.networks compare: one part exchanged, every variant from several seeds.
+"""Experiments of launch.networks on images: autoencoders, and comparisons of one part of a network.
 
-A whole run is one compiled scan, under `vmap` over rates and seeds, so that nothing waits for the host. Epochs are whole
-batches: what is left of an order is dropped.
+A comparison exchanges one part and trains every variant from several seeds. A whole run is one compiled scan, under `vmap` over
+rates and seeds, so that nothing waits for the host. Epochs are whole batches: what is left of an order is dropped.
 """
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import product
 from typing import Any, NamedTuple, get_args
 
 import jax
@@ -15,15 +15,134 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jexplicit.nn import studies
 from jexplicit.nn.names import InitializerName, NormName, ObjectiveName
 from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step, variables_of
+from jexplicit.nn.studies import LinearAutoencoder, reconstruction_errors
 from jexplicit.nn.training import epoch_order, make_optimizer, objective
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.kit.views import Column, Lines, Results, Row, Table, groups, mean_std, pivot_table, where
-from launch.networks.config import CompareConfig, checked
-from launch.networks.training import Data, open_pictures
+from launch.kit.views import Column, Lines, Results, Row, Section, Table, groups, mean_std, pivot_table, where
+from launch.networks.config import AutoencoderConfig, CompareConfig, Descent, checked
+from launch.networks.training import CURVES, RESULTS, Data, SplitData, open_pictures, train_model
+
+# --- autoencoders: linear ones, a bottleneck, anomalies, memories ----------------------------------------------------------
+
+_bottleneck, _width = 16, 64  # of the layer, and of those on both sides of it
+_depth = 4  # hidden layers of the over-parameterised networks
+_iterations = 500  # of their maps
+_starts_per_memory = 10
+_noise = 0.5  # of these starts, in standard deviations of the data
+
+Map = Callable[[Any], Any]
+
+
+def _measure_autoencoders(config: AutoencoderConfig, folder: RunFolder) -> Iterator[Part]:
+    """Solved and trained linear autoencoders, a bottleneck, and over-parameterised networks."""
+    everything = open_pictures(config, "autoencoder")
+    if config.anomaly >= everything.outputs:
+        raise ValueError(f"--anomaly {config.anomaly}: the classes are 0 .. {everything.outputs - 1}")
+    data, anomalies = _without_class(everything, config.anomaly)
+    few = SplitData(*(part[: config.memories] for part in data.train))
+    D, key = data.outputs, key_of_seed(config.seed)
+    solved = studies.linear_autoencoder(jnp.asarray(data.train.X), _bottleneck)
+    yield {"name": "linear, solved"}, functools.partial(_linear_row, solved, data, anomalies)
+
+    def trained(flags: Descent, data: Data, network: FullyConnected, name: str, model: str, **options: Any) -> Part:
+        def finish(variables: Any) -> Row:
+            f = functools.partial(network_outputs, network, variables)
+            more = _attraction(config.seed, lambda x: f(x[None])[0], data) if "variables" in options else {}
+            return {"anomaly_auc": _auc(f, data, anomalies), **more}
+
+        options |= {"objective": "squared_error", "finish": finish}
+        return {"name": name}, functools.partial(train_model, folder, flags, data, network, name, model, **options)
+
+    linear = FullyConnected((_bottleneck,), D, "linear", bias=False, weights="glorot_normal")
+    yield trained(config, data, linear, "linear, trained", "linear, trained")
+    yield trained(config, data, FullyConnected((_width, _bottleneck, _width), D), "bottleneck", "bottleneck")
+    flags = Descent(config.out, config.seed, batch_size=0, epochs=config.memory_steps)
+    # the few examples are dev too, which selects the step: a memory need not generalise
+    remembered = data._replace(train=few, dev=few)
+    for phi, scale in itertools.product(config.memory_activations, config.memory_scales):
+        network = FullyConnected((config.memory_width,) * _depth, D, phi)
+        start = jax.tree.map(lambda W, scale=scale: W * scale, init_variables(network, key, few.X[:2]))
+        name, model = f"over-parameterised, {phi}, weights x {scale:g}", f"{_depth} x {config.memory_width} {phi}"
+        yield trained(flags, remembered, network, name, model, variables=start)
+
+
+def _without_class(data: Data, anomaly: int) -> tuple[Data, np.ndarray]:
+    """Examples as their own targets without one class, and that class's test examples."""
+    normal = [part.Y.argmax(axis=1) != anomaly for part in data[:3]]
+    parts = (SplitData(part.X[kept], part.X[kept]) for part, kept in zip(data[:3], normal, strict=True))
+    about = {**data.about, "anomaly": anomaly}
+    return Data(*parts, outputs=data.train.X.shape[1], about=about), data.test.X[~normal[2]]
+
+
+def _linear_row(f: LinearAutoencoder, data: Data, anomalies: np.ndarray) -> list[Row]:
+    """The row of a linear autoencoder in closed form."""
+    begin = time.perf_counter()
+    parts = {"train": data.train.X, "dev": data.dev.X, "test": data.test.X}
+    losses = {f"{part}_loss": float(reconstruction_errors(f(X), X).mean()) for part, X in _on_device(parts).items()}
+    found, seconds = _auc(f, data, anomalies), time.perf_counter() - begin
+    row = {"objective": "squared_error", "model": "linear, solved", "steps": 0, "seconds": seconds, "anomaly_auc": found}
+    return [{**row, **losses, **data.about}]
+
+
+def _auc(f: Map, data: Data, anomalies: np.ndarray) -> float:
+    """How well the reconstruction error separates anomalies from test examples."""
+    return studies.anomaly_auc(*(reconstruction_errors(f(X), X) for X in _on_device((data.test.X, anomalies))))
+
+
+def _on_device(arrays: Any) -> Any:
+    return jax.tree.map(jnp.asarray, arrays)
+
+
+def _attraction(seed: int, f: Map, data: Data) -> Row:
+    """Whether a map contracts around the training examples, and leads back to them."""
+    X = jnp.asarray(data.train.X)
+    with stage("iterating the map"):
+        J = studies.contraction(f, X)
+        starts = studies.add_noise(key_of_seed(seed), X, _noise, _starts_per_memory)
+        own = np.repeat(np.arange(len(X)), _starts_per_memory)
+        from_noise = studies.recall(studies.iterate_map(f, starts, _iterations), X)
+        from_test = studies.recall(studies.iterate_map(f, jnp.asarray(data.test.X), _iterations), X)
+    return {
+        "largest_singular_value": float(J.singular.max()),
+        "largest_spectral_radius": float(J.spectral_radius.max()),
+        "attractors": int((J.spectral_radius < 1).sum()),
+        "recalled_from_noise": float(from_noise[np.arange(len(own)), own].mean()),
+        "recalled_from_test": float(from_test.any(axis=1).mean()),
+    }
+
+
+def _anomalies(results: Results) -> list[Row]:
+    """Errors of the autoencoders that are to find anomalies, over seeds."""
+    found = groups(where(results.rows, name=("linear, solved", "linear, trained", "bottleneck")), ["name"])
+    shown = {"test_loss": ".2f", "anomaly_auc": ".3f"}
+    own = ({of: mean_std([row[of] for row in rows], form) for of, form in shown.items()} for rows in found.values())
+    return [{"name": name, **fields} for (name,), fields in zip(found, own, strict=True)]
+
+
+_named = [Column("autoencoder", "name"), Column("half the squared error", "test_loss")]
+ANOMALIES = Table([*_named, Column("area under the ROC curve", "anomaly_auc")], _anomalies)
+_maps = Table(
+    [
+        Column("network", "name"),
+        Column("AUC", "anomaly_auc", ".3f"),
+        *(Column(f"largest {x}", f"largest_{x.replace(' ', '_')}", ".3f") for x in ("singular value", "spectral radius")),
+        Column("attractors", "attractors", "d"),
+        *(Column(f"from {x} %", f"recalled_from_{x}", ".0f", 100) for x in ("noise", "test")),
+    ],
+    rows=lambda results: [row for row in results.rows if "attractors" in row],
+    note="A training example whose Jacobian has a spectral radius below 1 attracts the iterates of the map.",
+)
+_of_autoencoders = [RESULTS, CURVES, Section("Anomalies", [ANOMALIES]), Section("Memories", [_maps])]
+_title = "launch.networks autoencoder"
+AUTOENCODER = Experiment("networks", AutoencoderConfig, _measure_autoencoders, _of_autoencoders, check=checked, title=_title)
+
+
+# --- comparisons -----------------------------------------------------------------------------------------------------------
 
 _saturation = 6.0  # of the output biases: a sigmoid has 0.9975, and a slope of 0.0025
 _deep = 5  # hidden layers of the comparison of initialisers, as in Glorot & Bengio (2010)
@@ -114,13 +233,13 @@ def variants_of(config: CompareConfig, outputs: int) -> Iterator[Variant]:
 
     match config.what:
         case "normalisation":
-            for norm, residual, depth in product(get_args(NormName), (False, True), config.depths):
+            for norm, residual, depth in itertools.product(get_args(NormName), (False, True), config.depths):
                 group = ("no norm" if norm == "none" else f"{norm} norm") + ", residual" * residual
                 yield make(f"{group}, depth {depth}", network(depth, norm=norm, residual=residual), group, depth)
         case "objectives":
             tanh, starts = network(1, activation="tanh", output_scale=0.1), {"saturated": {"start": saturate}, "small": {}}
             optimizers = {"sgd": config.rates, "adam": tuple(rate / 10 for rate in config.rates)}
-            for (optimizer, rates), start, name in product(optimizers.items(), starts, get_args(ObjectiveName)):
+            for (optimizer, rates), start, name in itertools.product(optimizers.items(), starts, get_args(ObjectiveName)):
                 group = f"{'descent' if optimizer == 'sgd' else optimizer}, {start} outputs"
                 plan: Any = {"optimizer": optimizer, "rates": rates, "batch_size": 0, "epochs": 10 * config.epochs}
                 yield make(f"{name}, {group}", tanh, group, objective=name, **plan, **starts[start])
@@ -140,7 +259,7 @@ def saturate(variables: dict[str, Any]) -> dict[str, Any]:
     return {**variables, "params": {**variables["params"], "output": {**output, "bias": biases}}}
 
 
-def _measure(config: CompareConfig, folder: RunFolder) -> Iterator[Part]:
+def _measure_variants(config: CompareConfig, folder: RunFolder) -> Iterator[Part]:
     """Every variant from every seed."""
     data = open_pictures(config, "compare")
     for variant in variants_of(config, data.outputs):
@@ -216,5 +335,7 @@ BY_VALUE = pivot_table(  # of variants with a number, such as a depth
 _by_panel = {f"by {what}": {"xlabel": what, "ylabel": "test accuracy (%)", "xscale": "log"} for what in _against.values()}
 _shown: dict[str, Any] = {"axes": {"xlabel": "epochs", "ylabel": "dev accuracy (%)"}, "by_panel": _by_panel, "size": (4.6, 3.2)}
 _figure = Lines("comparison", "x", "y", "hue", "panel", _curves, row="line", legend="below", **_shown)
-_views = [Table(_columns, summaries), BY_VALUE, _figure]
-EXPERIMENT = Experiment("networks", CompareConfig, _measure, _views, check=checked, title="launch.networks compare")
+_of_comparisons = [Table(_columns, summaries), BY_VALUE, _figure]
+COMPARE = Experiment(
+    "networks", CompareConfig, _measure_variants, _of_comparisons, check=checked, title="launch.networks compare"
+)
