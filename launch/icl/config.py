@@ -213,14 +213,14 @@ def _command(name: str, config: type[Flags], where: str, tiny: Mapping[str, Any]
 COMMANDS = {
     name: _command(name, config, where, tiny)
     for name, config, where, tiny in (
-        ("one-step", OneStepConfig, "layers", {}),
-        ("multi-step", MultiStepConfig, "layers", {"warm_steps": 100}),
+        ("one-step", OneStepConfig, "rates", {}),
+        ("multi-step", MultiStepConfig, "rates", {"warm_steps": 100}),
         ("depths", DepthsConfig, "rates", {"depths": 3}),
-        ("curvature", CurvatureConfig, "layers", {"contexts": (3, 5)}),
+        ("curvature", CurvatureConfig, "rates", {"contexts": (3, 5)}),
         ("nonlinear", NonlinearConfig, "problems", {"steps": 8}),
         ("copy", CopyConfig, "problems", {}),
-        ("softmax", SoftmaxConfig, "layers", {}),
-        ("deep-softmax", DeepSoftmaxConfig, "layers", {"warm_steps": 100}),
+        ("softmax", SoftmaxConfig, "rates", {}),
+        ("deep-softmax", DeepSoftmaxConfig, "rates", {"warm_steps": 100}),
         ("noisy", NoisyConfig, "problems", {}),
         ("task-diversity", TaskDiversityConfig, "problems", _few_tasks),
         ("newton", NewtonConfig, "rates", {"depths": 3}),

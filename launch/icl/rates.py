@@ -1,4 +1,4 @@
-"""Experiments of launch.icl without training: solved layers by depth, Newton's steps, and online estimators."""
+"""Experiments of launch.icl on regression: trained and solved layers, Newton's steps, and online estimators."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -12,13 +12,183 @@ import scipy
 from jax import lax
 
 from icl import rates, recurrences
-from icl.rates import Polynomial, evaluate_polynomial, optimal_polynomials
+from icl.attention import head_maps, softmax_descent_layer, softmax_layers
+from icl.descent import interpolate, ridge
+from icl.rates import Polynomial, context_eigenvalues, evaluate_polynomial, optimal_polynomials
 from icl.recurrences import Dynamics, Stream, Streams, delta_losses, hebbian_losses, mesa_recursion
+from icl.tasks import Tasks, sample_tasks, vmap_tasks
+from jexplicit.runs.devices import full_precision
 from jexplicit.runs.progress import stage
-from launch.icl.config import DepthsConfig, MesaConfig, NewtonConfig
-from launch.icl.training import LOSS, TEST, VALIDATION, Model, experiment, make_model, random_key, spectrum
+from launch.icl import config as configs
+from launch.icl import training
+from launch.icl.config import LayerFlags, MultiStepConfig
+from launch.icl.training import LOSS, STYLES, TEST, VALIDATION, Family, Model, experiment, make_model, measures, random_key
 from launch.kit.experiment import RunFolder
-from launch.kit.views import Column, Lines, Results, Row, Table, cell, pivot, pivot_table, points
+from launch.kit.views import Column, Images, Lines, Results, Row, Table, cell, means, melt, pivot, pivot_table, points, where
+
+# Linear attention on linear regression compared with gradient descent (von Oswald 2023).
+
+_penalty = 1e-6  # of ridge regression on tasks without noise
+
+
+def _regression(config: configs.OneStepConfig | MultiStepConfig, folder: RunFolder) -> list[Row]:
+    """Untrained, trained and interpolated predictors; several layers are also trained from the solution."""
+    runs, model = {"cold": config.steps}, make_model(config)
+    if isinstance(config, MultiStepConfig):
+        model = make_model(config, config.layers, recurrent=config.recurrent)
+        runs |= {"warm": config.warm_steps} if config.warm_steps else {}
+    constructed, families = training.constructed_layers(config, model), training.descent_families(config, model)
+    (_, about), *_ = training.descent_family(config, model, "gd++").members
+    by_ridge = lambda penalty, batch: vmap_tasks(lambda s: ridge(s, penalty))(batch)  # noqa: E731
+    families += [
+        Family("constructed", training.make_regression(model).predict, [(constructed, about)]),
+        Family("ridge", by_ridge, [(jnp.asarray(_penalty, jnp.zeros(()).dtype), {})]),
+    ]
+    for start, steps in runs.items():
+        trained = training.trained_family(config, folder, model, start=start, steps=steps)
+        families.append(training.with_descent_rates(model, trained) if model.recurrent else trained)
+        if start == "cold":
+            middle = [(interpolate(layers, constructed, dim=model.tasks.dim), entry) for layers, entry in trained.members]
+            families.append(trained._replace(name="interpolated", members=middle))
+    return training.measure_families(config, model, families)
+
+
+_panels = {
+    **{"loss": "validation loss", "cosine": "cosine of sensitivities"},
+    **{"prediction_difference": "distance of predictions", "model_difference": "distance of sensitivities"},
+}
+
+
+def _training_curves(results: Results) -> list[str]:
+    """The figure of training: loss, agreement and distances by step (paper, Fig. 2)."""
+    model = training.model_name(results.rows[0])
+    found = training.curves(results, {"trained": f"cold_{model}", "warm": f"warm_{model}"})
+    rows = [{**row, "series": row["label"] if "step" in row else row["series"]} for row in found]
+    by_panel: dict[str, Any] = {label: {"yscale": "log", "ylim": (1e-3, None)} for label in list(_panels.values())[2:]}
+    by_panel |= {_panels["loss"]: {"yscale": "log"}}  # a warm start begins at a distance of 0
+    axes, shown = {"xlabel": "training step", "ylabel": ""}, melt(rows, _panels)
+    figure = Lines(f"training_{model}", "step", "value", "series", "measure", shown, STYLES, axes, by_panel, (3.4, 3.2))
+    return figure._replace(legend="right")(results)
+
+
+ONE_STEP = experiment("one-step", _regression, [training.COMPARISON, _training_curves], title="One layer is one step")
+MULTI_STEP = experiment(
+    "multi-step", _regression, [training.COMPARISON, _training_curves], title="Several layers are steps of GD++"
+)
+
+
+# Softmax attention, in one layer and in several.
+
+_heads = {"1 head": "softmax_1_heads", "2 heads": "softmax_2_heads"}  # names in files and events, by label
+_starts = {"cold": "softmax_cold", "warm": "softmax_warm"}
+_sharpness = 0.3  # of the scores of the first layer, which are below 1
+
+
+def _softmax(config: configs.SoftmaxConfig, folder: RunFolder) -> list[Row]:
+    """One softmax layer, and the products of its heads in heads.npz."""
+    model = make_model(config)
+    problem = training.make_regression(model, softmax=True)
+    layer = softmax_descent_layer(model.tasks.dim, model.tasks.context, _centred_rate(config, model.tasks))
+    trained = partial(training.trained_family, config, folder, model, problem=problem)
+    found = [trained(name=name, heads=n) for n, name in enumerate(_heads.values(), 1)]
+    found.append(Family("constructed", problem.predict, [(layer, {"heads": 2})]))
+    products = {}
+    for family, heads in zip(found, (*_heads, "2 heads"), strict=True):
+        M, R = head_maps(family.members[0][0])  # [1, heads, width, width]
+        products[f"{family.name}, {heads}"] = np.asarray(M[0] * R[0, :, -1:, -1:])
+    np.savez_compressed(folder.path / "heads.npz", **products)
+    return training.measure_families(config, model, [*training.descent_families(config, model), *found])
+
+
+@full_precision
+def _centred_rate(config: LayerFlags, tasks: Tasks) -> float:
+    """The best η on centred inputs, `E tr S / E tr S²`."""
+    X = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks).X
+    centred = X - jnp.mean(X, axis=0, keepdims=True)
+    S = jnp.einsum("nib,njb->bij", centred, centred) / tasks.context
+    return float(jnp.mean(jnp.trace(S, axis1=1, axis2=2)) / jnp.mean(jnp.sum(S**2, axis=(1, 2))))
+
+
+def _deep_softmax(config: configs.DeepSoftmaxConfig, folder: RunFolder) -> list[Row]:
+    """Layers with two heads: constructed, and trained from random weights and from these."""
+    model = make_model(config, config.layers, recurrent=config.recurrent)
+    problem = training.make_regression(model, softmax=True)
+    exploding = training.make_regression(model, softmax=True, clip=training.WARM_CLIP)  # constructed layers stay below
+    linear, rates = training.constructed_layers(config, model), training.descent(config, model, "gd++")[0].eta
+    sharpness = (_sharpness * rates / rates[0])[: len(linear.P)]  # inputs shrink from layer to layer, as rates grow
+    layers = softmax_layers(linear, model.tasks.context, sharpness=sharpness)
+    trained = partial(training.trained_family, config, folder, model, heads=2)
+    families = [Family("constructed", exploding.predict, [(layers, {"heads": 2})])]
+    families.append(trained(name=_starts["cold"], problem=problem))
+    if config.warm_steps:
+        warm: Any = {"start": "warm", "init": lambda key: layers, "steps": config.warm_steps}
+        families.append(trained(name=_starts["warm"], problem=exploding, **warm))
+    return training.measure_families(config, model, [*training.descent_families(config, model), *families])
+
+
+def _head_products(results: Results) -> dict[str, dict[str, np.ndarray]]:
+    """The products of each head and their sum (paper, Fig. 12)."""
+    return {
+        label: {f"head {n + 1}": product for n, product in enumerate(heads)} | {"sum": heads.sum(axis=0)}
+        for label, heads in results.arrays("heads.npz").items()
+    }
+
+
+_softmax_note = "von Oswald et al. 2023, Fig. 11 and 12 (5000 steps): one head is worse than descent, two come close."
+_softmax_views = [measures(note=_softmax_note), training.loss_by_step("softmax", _heads), Images("heads", _head_products)]
+SOFTMAX = experiment("softmax", _softmax, _softmax_views, title="Softmax")
+_deep_views = [measures(), training.loss_by_step("deep_softmax", _starts)]
+DEEP_SOFTMAX = experiment("deep-softmax", _deep_softmax, _deep_views, title="Layers of softmax attention")
+
+
+# GD++ lowers the largest eigenvalues of XᵀX (von Oswald 2023, App. A.10).
+
+_paper_gamma = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}  # of its trained transformers, by N
+_most = 10_000  # whose eigenvalues are measured, at most
+
+
+def _curvature(config: configs.CurvatureConfig, folder: RunFolder, context: int) -> Iterator[Row]:
+    """The best layers and trained ones, and eigenvalues before and after a layer."""
+    model = make_model(replace(config, context=context), 2)
+    rates, seconds = training.descent(config, model, "gd++")
+    values = context_eigenvalues(random_key(config, training.SPECTRUM + 100), model.tasks, min(config.test_tasks, _most))
+    found: Row = {"loss": rates.loss, "gamma": float(rates.gamma[0]), "eta": float(rates.eta[0]), "seconds": seconds}
+    after = values * (1 - found["gamma"] * values) ** 2  # von Oswald et al. 2023, Eq. 23
+    for name, part in (("", values), ("_after", after)):
+        highest = part.max(axis=1)
+        found |= {f"eigenvalue_max{name}": float(highest.max()), f"mean_eigenvalue_max{name}": float(highest.mean())}
+        with np.errstate(divide="ignore"):  # fewer pairs than inputs
+            found |= {f"condition{name or '_before'}": float(np.median(highest / part.min(axis=1)))}
+    yield model.row("closed_form", **found)
+    for _, entry in training.with_descent_rates(model, training.trained_family(config, folder, model)).members:
+        tied = {name: np.full(2, entry[name]) for name in ("eta", "gamma")}
+        yield model.row("trained", **entry, loss=evaluate_polynomial(values, rates._replace(**tied), model.tasks).loss)
+
+
+def _largest(when: str) -> Callable[[Row], Any]:
+    return cell("closed_form", lambda row: f"{row[f'eigenvalue_max{when}']:.2f} ({row[f'mean_eigenvalue_max{when}']:.2f})")
+
+
+CURVATURE_TABLE = Table(
+    [
+        Column("N", "context"),
+        Column("γ: solved", cell("closed_form", "gamma"), ".4f"),
+        Column("trained here", cell("trained", "gamma"), ".4f"),
+        Column("steps", cell("trained", "steps")),
+        Column("paper, trained", lambda line: _paper_gamma.get(line["context"]), ".3f"),
+        Column("largest eigenvalue before", _largest("")),
+        Column("after", _largest("_after")),
+        Column("median condition number before", cell("closed_form", "condition_before"), ".3g"),
+        Column("after", cell("closed_form", "condition_after"), ".3g"),
+    ],
+    lambda results: pivot(
+        means(where(results.rows, experiment="curvature"), ["context", "predictor"]), ["context"], "predictor"
+    ),
+    note="Eigenvalues are the largest of all contexts and, in brackets, the mean of a context's largest.",
+)
+_by_context = lambda config: [{"context": N} for N in config.contexts]  # noqa: E731
+CURVATURE = experiment("curvature", _curvature, [CURVATURE_TABLE], title="Curvature", keys=_by_context)
+
 
 # How the loss of solved layers of GD++ falls with their number.
 
@@ -32,11 +202,11 @@ _series = {
 _deepest_bound = 5  # layers: of degree 121
 
 
-def _depths(config: DepthsConfig, folder: RunFolder) -> Iterator[Row]:
+def _depths(config: configs.DepthsConfig, folder: RunFolder) -> Iterator[Row]:
     """A row for each depth of each series, and each degree bounded."""
     with stage("spectrum of the contexts"):
-        law = spectrum(config, tasks := make_model(config).tasks)
-        fresh = rates.context_eigenvalues(random_key(config, TEST), tasks, config.test_tasks)
+        law = training.spectrum(config, tasks := make_model(config).tasks)
+        fresh = context_eigenvalues(random_key(config, TEST), tasks, config.test_tasks)
     solved, K = {}, config.depths
     for name, tied in _series:
         with stage(f"1 to {K} layers of {_series[name, tied]}"):
@@ -82,14 +252,16 @@ _contexts = 50_000  # fresh ones, at most: each step is evaluated on all
 _lowest = 1e-9  # of the losses in the figure
 
 
-def _newton(config: NewtonConfig, folder: RunFolder, task: str) -> Iterator[Row]:
+def _newton(config: configs.NewtonConfig, folder: RunFolder, task: str) -> Iterator[Row]:
     """Losses of 1, 2, .. solved layers, with equivalent Newton's steps."""
     tasks, powers = replace(make_model(config).tasks, inputs="normal"), _condition[task] ** -0.5
     if powers < 1:
         tasks = replace(tasks, scales=tuple(np.geomspace(1, powers, config.dim).tolist()))
     N, number = tasks.context, min(config.test_tasks, _contexts)
     with stage(f"{task} inputs: layers and Newton's steps"):
-        solved = optimal_polynomials(spectrum(config, tasks), tasks, layers=config.depths, tied=False, seed=config.seed)
+        solved = optimal_polynomials(
+            training.spectrum(config, tasks), tasks, layers=config.depths, tied=False, seed=config.seed
+        )
         with jax.enable_x64(True):
             values, weights = map(jnp.asarray, rates.weighted_eigenvalues(random_key(config, TEST), tasks, number))
             each = [(jnp.asarray(p.eta), jnp.asarray(p.gamma)) for p in solved]
@@ -162,7 +334,7 @@ class Estimator(NamedTuple):
     expected: Any = None
 
 
-def _mesa(config: MesaConfig, folder: RunFolder, task: str) -> Iterator[Row]:
+def _mesa(config: configs.MesaConfig, folder: RunFolder, task: str) -> Iterator[Row]:
     """The loss of each estimator at the end; those at every position are events."""
     d, decaying = config.dim, 1 / np.arange(1, config.dim + 1) ** 2
     still = Streams(dim=d, tokens=20 * d, outputs=d)
