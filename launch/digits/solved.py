@@ -78,20 +78,6 @@ def read(config: Config) -> Images:
         return read_images(config.data, config.data_dir, limit=config.limit, resize=config.resize, seed=config.seed)
 
 
-def make_problem(config: Config, folder: RunFolder) -> Problem:
-    """The images of the flags as features and targets."""
-    images = read(config)
-
-    def split(X: np.ndarray, labels: np.ndarray) -> Split:
-        H, Y = pixel_features(X, images.levels), one_hot(labels, images.outputs)
-        return Split(jnp.asarray(H), jnp.asarray(Y), jnp.asarray(labels, jnp.int32))
-
-    train, test = split(images.train_images, images.train_labels), split(images.test_images, images.test_labels)
-    held_out, order = np.zeros(len(train.labels), bool), np.random.default_rng(config.seed).permutation(len(train.labels))
-    held_out[order[: max(1, len(order) // 10)]] = True
-    return Problem(config, folder, images, train, test, held_out, float(priming_number(train.H)))
-
-
 def make_key(method: str, solver: str, *, layers: int = 1, features: str = "pixels") -> Row:
     """The fields that identify the row of a model."""
     return {"method": method, "layers": layers, "features": features, "solver": solver}
@@ -392,8 +378,16 @@ def check_images(config: Config) -> Iterator[tuple[Any, str]]:
 
 def measure(methods: Mapping[str, Method], config: Config, folder: RunFolder) -> Parts:
     """Every method that the flags name."""
-    problem = make_problem(config, folder)
-    images = problem.images
+    images = read(config)
+
+    def split(X: np.ndarray, labels: np.ndarray) -> Split:
+        H, Y = pixel_features(X, images.levels), one_hot(labels, images.outputs)
+        return Split(jnp.asarray(H), jnp.asarray(Y), jnp.asarray(labels, jnp.int32))
+
+    train, test = split(images.train_images, images.train_labels), split(images.test_images, images.test_labels)
+    held_out, order = np.zeros(len(train.labels), bool), np.random.default_rng(config.seed).permutation(len(train.labels))
+    held_out[order[: max(1, len(order) // 10)]] = True
+    problem = Problem(config, folder, images, train, test, held_out, float(priming_number(train.H)))
     console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")
     for method in config.methods:
         yield from methods[method](problem, method)

@@ -248,7 +248,7 @@ Record = Callable[..., None]  # of the loss after one more pass
 Points = dict[float, Point]  # by the rate that led there, 0 without one
 
 
-def most_passes(config: Config) -> int:
+def _passes(config: Config) -> int:
     """Passes at most, for each optimiser and rate."""
     return config.epochs or 100
 
@@ -287,7 +287,7 @@ def gradient(task: Task, record: Record, U: np.ndarray, b: np.ndarray) -> tuple[
 def sweeps(task: Task, record: Record, config: Config) -> Points:
     """Sweeps `U -= 2 (C + 2 penalty)⁻¹ ∇L` (Böhning 1992)."""
     U, b = np.zeros((len(task.mean), len(task.b))), np.asarray(task.b, float)
-    for _ in range(most_passes(config)):
+    for _ in range(_passes(config)):
         _, dU, db = gradient(task, record, U, b)
         U, b = U - 2 * scipy.linalg.cho_solve((task.factor, True), dU), b - 2 * db
     return {0.0: (U, b)}
@@ -311,7 +311,7 @@ def lbfgs(task: Task, record: Record, config: Config, *, metric: bool = False) -
         return (scipy.linalg.solve_triangular(task.factor, V, lower=True, trans=1) if metric else V), b
 
     start = np.concatenate([np.zeros(len(task.mean) * N), np.asarray(task.b, float)])
-    stop: Any = {"maxfun": most_passes(config), "maxiter": most_passes(config), "ftol": 1e-12, "gtol": 1e-9}
+    stop: Any = {"maxfun": _passes(config), "maxiter": _passes(config), "ftol": 1e-12, "gtol": 1e-9}
     return {0.0: point(scipy.optimize.minimize(value, start, jac=True, method="L-BFGS-B", options=stop).x)}
 
 
@@ -320,7 +320,7 @@ def adam(task: Task, record: Record, config: Config) -> Points:
     size, M = min(128, len(task.H)), len(task.H)
     points: Points = {}
     for rate in config.rates:
-        optimizer = optax.adam(optax.cosine_decay_schedule(rate, most_passes(config) * (M // size)))
+        optimizer = optax.adam(optax.cosine_decay_schedule(rate, _passes(config) * (M // size)))
 
         @jax.jit
         def epoch(point: Any, state: Any, rows: Array, optimizer: Any = optimizer) -> Any:
@@ -335,7 +335,7 @@ def adam(task: Task, record: Record, config: Config) -> Points:
 
         point: Any = (jnp.zeros((len(task.mean), len(task.b)), task.H.dtype), task.b)
         state, generator = optimizer.init(point), np.random.default_rng(config.seed)
-        for _ in range(most_passes(config)):
+        for _ in range(_passes(config)):
             rows = generator.permutation(M)[: M // size * size].reshape(-1, size)
             point, state = epoch(point, state, jnp.asarray(rows))
             record(float(_loss(*point, task.H, task.Y, task.penalty)), rate=rate)
@@ -390,7 +390,7 @@ def _optimise(problem: Problem, key: Row, made: Callable[[], tuple[Task, Array, 
             curves.setdefault(rate, []).append(value)
             seconds, done = time.perf_counter() - start, len(curves[rate])
             problem.folder.log(event="pass", solver=solver, rate=rate, passes=done, loss=value, seconds=seconds)
-            progress(sum(map(len, curves.values())), most_passes(config) * max(1, len(config.rates) * (rate > 0)))
+            progress(sum(map(len, curves.values())), _passes(config) * max(1, len(config.rates) * (rate > 0)))
 
         points = SOLVERS[solver](task, record, config)
     seconds = time.perf_counter() - start

@@ -313,8 +313,18 @@ def _task_diversity(
             yield _row(tasks, "trained", few.number, start="cold", loss=loss, train_loss=train_loss, **entry)
         return
     yield from _untrained(config, tasks)
-    for d in dict.fromkeys((config.dim, *config.dims)):
-        folder.log(event="threshold", **_threshold(config, _make_tasks(d, config.context if d == config.dim else d)))
+    numbers, names = sorted(set(config.pretraining_tasks)), ("descent", "one_head", "all_heads")
+    for d in dict.fromkeys((config.dim, *config.dims)):  # mean excess losses on fresh tasks, and numbers within tolerance
+        tasks, found = _make_tasks(d, config.context if d == config.dim else d), []
+        with stage(f"threshold, d = {d}", "draws") as progress:
+            for draw in range(_draws):
+                W = FiniteTasks(tasks, max(numbers), config.seed + draw).weights()
+                found.append(diversity_curve(tasks, W, numbers))
+                progress(draw + 1, _draws)
+        excess = {name: np.mean([getattr(c, name).fresh for c in found], axis=0) / found[0].limit - 1 for name in names}
+        thresholds = {name: diversity.crossing(numbers, of_name, _tolerance) for name, of_name in excess.items()}
+        thresholds["limit"] = diversity.diversity_threshold(tasks, tolerance=_tolerance)
+        folder.log(event="threshold", dim=d, context=tasks.context, thresholds=thresholds)
 
 
 def _diversity_keys(config: TaskDiversityConfig) -> list[dict[str, Any]]:
@@ -356,20 +366,6 @@ def _untrained(config: TaskDiversityConfig, tasks: Tasks) -> Iterator[Row]:
                 losses = {"loss": half_mse(y, fresh.y_q), "train_loss": half_mse(on_own[name], own.y_q)}
                 yield _row(tasks, name, M, test_tasks=size, **{what: float(value) for what, value in losses.items()})
             progress(n + 1, len(numbers))
-
-
-def _threshold(config: TaskDiversityConfig, tasks: Tasks) -> Row:
-    """Mean excess losses on fresh tasks, and numbers of tasks within tolerance."""
-    numbers, curves = sorted(set(config.pretraining_tasks)), []
-    with stage(f"threshold, d = {tasks.dim}", "draws") as progress:
-        for draw in range(_draws):
-            curves.append(diversity_curve(tasks, FiniteTasks(tasks, max(numbers), config.seed + draw).weights(), numbers))
-            progress(draw + 1, _draws)
-    fresh = {name: np.mean([getattr(c, name).fresh for c in curves], axis=0) for name in ("descent", "one_head", "all_heads")}
-    limit = curves[0].limit
-    found = {name: diversity.crossing(numbers, losses / limit - 1, _tolerance) for name, losses in fresh.items()}
-    found["limit"] = diversity.diversity_threshold(tasks, tolerance=_tolerance)
-    return {"dim": tasks.dim, "context": tasks.context, "thresholds": found}
 
 
 _series_of = {"closed_form": "closed form without XᵀX and yᵀy", "dmmse": "dMMSE", "ridge": "ridge"}
