@@ -204,48 +204,38 @@ def check(config: Any) -> Iterator[tuple[Any, str]]:
         yield config.positions == "rotary" and size % 2, rotary
 
 
+Fields = dict[str, Any]
 _digits = "200 of the 8x8 digits; under a minute on 2 CPU cores."
-_text: dict[str, Any] = {"limit": 30, "hidden": (16,), "epochs": 2, "batch_size": 64, "direct": "tokens"}
+_text: Fields = {"limit": 30, "hidden": (16,), "epochs": 2, "batch_size": 64, "direct": "tokens"}
 _text |= {"tokenizer": "char", "embedding": 4, "samples": 2}
-_memory: dict[str, Any] = {"memories": 2, "memory_width": 32, "memory_scales": (0.4,), "memory_steps": 50}
-_network: Any = {"limit": 30, "tokenizer": "char", "window": 32, "width": 16, "layers": 1}
-_training: Any = {"steps": 8, "warmup": 2, "evaluations": 2, "batch_size": 4, "samples": 1}
-_characters: Any = {"corpus": "text", "documents": "file", "split": "end", "tokenizer": "char"}
-_larger: Any = {"window": 256, "width": 192, "heads": 6, "dropout": 0.1, "batch_size": 16}
-_subwords: Any = {"corpus": "text", "window": 128, "width": 256, "batch_size": 32, "steps": 8000, "evaluations": 16}
-_a100: Any = {"window": 256, "width": 384, "layers": 6, "heads": 6, "dropout": 0.2, "batch_size": 64}
-_h100: Any = {"window": 256, "width": 512, "layers": 6, "heads": 8, "dropout": 0.1, "batch_size": 64, "steps": 3000}
+_memory: Fields = {"memories": 2, "memory_width": 32, "memory_scales": (0.4,), "memory_steps": 50}
+_compare: Fields = {"seeds": 2, "width": 8, "epochs": 3, "depths": (1, 2), "rates": (0.1,)}
+_tiny: Fields = {"limit": 30, "tokenizer": "char", "window": 32, "width": 16, "layers": 1, "heads": 2}
+_tiny |= {"steps": 8, "warmup": 2, "evaluations": 2, "batch_size": 4, "samples": 1}
+_characters: Fields = {"corpus": "text", "documents": "file", "split": "end", "tokenizer": "char"}
+_larger = _characters | {"steps": 5000, "evaluations": 20, "window": 256, "heads": 6}
+_cpu = _larger | {"width": 192, "dropout": 0.1, "batch_size": 16}
+_a100 = _larger | {"positions": "learned", "width": 384, "layers": 6, "dropout": 0.2, "batch_size": 64}
+_subwords: Fields = {"corpus": "text", "window": 128, "width": 256, "batch_size": 32, "steps": 8000, "evaluations": 16}
+_h100 = _subwords | {"window": 256, "width": 512, "layers": 6, "heads": 8, "dropout": 0.1, "batch_size": 64, "steps": 3000}
 _h100 |= {"learning_rate": 6e-4, "warmup": 200}
-_compare: dict[str, Any] = {"seeds": 2, "width": 8, "epochs": 3, "depths": (1, 2), "rates": (0.1,)}
-_of_mlp = {"tiny": Preset(MLPConfig("runs/mlp_tiny", **_text), "30 documents by character; ten seconds on 2 cores.")}
+_shakespeare, _own = "tiny Shakespeare with --train input.txt, ", "your own text in 4098 subwords, with --train and --dev: "
 _of_transformers = {
-    "tiny": Preset(
-        TransformerConfig(out="runs/transformer_tiny", heads=2, **_network, **_training), "30 documents; 20 s on 2 cores."
-    ),
-    "shakespeare-cpu": Preset(
-        TransformerConfig(out="runs/transformer_shakespeare_cpu", positions="learned", **_characters),
-        "tiny Shakespeare with --train input.txt, in nanoGPT's setting for a CPU; 4 minutes on 2 CPU cores. Loss by window "
-        "1.90 (there: 1.88).",
-    ),
-    "shakespeare": Preset(
-        TransformerConfig(out="runs/transformer_shakespeare", steps=5000, evaluations=20, **_larger, **_characters),
-        "tiny Shakespeare with --train input.txt, as large as two CPU cores train in a few hours.",
-    ),
-    "shakespeare-gpu": Preset(
-        TransformerConfig(
-            out="runs/transformer_shakespeare_gpu", positions="learned", steps=5000, evaluations=20, **_a100, **_characters
+    name: Preset(TransformerConfig(out=f"runs/transformer_{name.replace('-', '_')}", **fields), note)
+    for name, fields, note in (
+        ("tiny", _tiny, "30 documents; 20 s on 2 cores."),
+        (
+            *("shakespeare-cpu", _characters | {"positions": "learned"}),
+            _shakespeare + "in nanoGPT's setting for a CPU; 4 minutes on 2 CPU cores. Loss by window 1.90 (there: 1.88).",
         ),
-        "tiny Shakespeare with --train input.txt, in nanoGPT's setting for an A100 (there: 1.4697); a minute on an "
-        "H100. Loss by window 1.480.",
-    ),
-    "babylm": Preset(
-        TransformerConfig(out="runs/transformer_babylm", **_subwords),
-        "your own text in 4098 subwords, with --train and --dev: two passes over 10 M words. Dev perplexity 39.8.",
-    ),
-    "babylm-gpu": Preset(
-        TransformerConfig(out="runs/transformer_babylm_gpu", **_subwords | _h100),
-        "the same with 21 M weights and three passes; 2 minutes on an H100. Dev perplexity 31.3.",
-    ),
+        ("shakespeare", _cpu, _shakespeare + "as large as two CPU cores train in a few hours."),
+        (
+            *("shakespeare-gpu", _a100),
+            _shakespeare + "in nanoGPT's setting for an A100 (there: 1.4697); a minute on an H100. Loss by window 1.480.",
+        ),
+        ("babylm", _subwords, _own + "two passes over 10 M words. Dev perplexity 39.8."),
+        ("babylm-gpu", _h100, "the same with 21 M weights and three passes; 2 minutes on an H100. Dev perplexity 31.3."),
+    )
 }
 _of_autoencoders = {
     "tiny": Preset(AutoencoderConfig("runs/autoencoder_tiny", limit=200, epochs=3, **_memory), _digits),
@@ -256,7 +246,11 @@ _of_autoencoders = {
 }
 _of_comparisons = {"tiny": Preset(CompareConfig("runs/compare_tiny", limit=200, **_compare), _digits)}
 COMMANDS = {
-    "mlp-lm": Command(MLPConfig, "launch.networks.sequence_lm:MLP", _of_mlp),
+    "mlp-lm": Command(
+        MLPConfig,
+        "launch.networks.sequence_lm:MLP",
+        {"tiny": Preset(MLPConfig("runs/mlp_tiny", **_text), "30 documents by character; ten seconds on 2 cores.")},
+    ),
     "transformer-lm": Command(TransformerConfig, "launch.networks.sequence_lm:TRANSFORMER", _of_transformers),
     "autoencoder": Command(AutoencoderConfig, "launch.networks.pictures:AUTOENCODER", _of_autoencoders),
     "compare": Command(CompareConfig, "launch.networks.pictures:COMPARE", _of_comparisons),
