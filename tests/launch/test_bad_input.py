@@ -78,6 +78,7 @@ classify-text --train {{reviews}} --field body --label y | line 2 has no field '
 classify-text --train {{reviews}} --field text --label one | --label one: --train has 1 labels; give texts of two labels or more
 classify-text --train {{reviews}} --field text --label y | fewer than 10 texts of every label: give more, or name --test
 classify-text --train {{blank}} --field text --label y | blank.csv, line 3: text or y is empty; fill it
+feature-machine modular --operation divide | invalid choice 'divide'
 networks mlp_ml | choose one of mlp-lm
 networks mlp-lm --dev {{text}} | --dev and --test go together
 networks mlp-lm --train {{two}} | use a text of 3 or more lines

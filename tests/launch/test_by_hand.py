@@ -20,7 +20,6 @@ from launch.digits.trained import SOLVERS, Task, gradient
 from launch.feature_machine import config as feature_machine
 from launch.feature_machine.modular import circulant_share, modular_table
 from launch.icl import config as icl
-from launch.icl.training import make_model, make_recipe, make_regression
 from launch.kit.views import Results
 from launch.networks import config as networks
 from launch.networks.pictures import summaries
@@ -40,12 +39,6 @@ def test_presets_are_valid_configurations():
             check_bounds(preset.config)
             getattr(experiment, "EXPERIMENT", experiment).check(dataclasses.replace(preset.config, **files))
             assert preset.note and preset.config.out.startswith("runs/")
-
-
-def test_many_layers_have_the_clips_of_the_paper_s_code():
-    config = icl.LayerFlags(out="")
-    assert [make_regression(make_model(config, K)).clip for K in (2, 3, 4, 10)] == [None, None, 10.0, 10.0]
-    assert [make_recipe(config, K).gradient_clip for K in (1, 2, 3)] == [1e-3, 1e-3, 10.0] and make_recipe(config).b2 == 0.98
 
 
 def test_of_equally_accurate_models_the_lower_held_out_loss_wins():
