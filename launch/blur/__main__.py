@@ -8,13 +8,9 @@ python -m launch.blur tasks --out runs/blur_tasks
 import functools
 import sys
 
-from launch.blur.config import TASKS, TRAIN, TasksConfig, TrainConfig
-from launch.kit.command import Command, run_subcommand
+from launch.blur.config import COMMANDS
+from launch.kit.command import run_subcommand
 
-COMMANDS = {
-    "train": Command(TrainConfig, "launch.blur.train", TRAIN),
-    "tasks": Command(TasksConfig, "launch.blur.tasks", TASKS),
-}
 main = functools.partial(run_subcommand, COMMANDS, description=__doc__ or "")
 
 if __name__ == "__main__":

@@ -8,23 +8,19 @@ from icl.blur.design import Design
 from icl.names import RATES, Families, Objective, Output, Start
 from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
-from launch.kit.command import Preset
+from launch.kit.command import Command, Preset, Run
 
 
 @dataclass(frozen=True)
-class BlurConfig:
+class BlurConfig(Run):
     """Flags of both commands."""
 
-    GROUPS: ClassVar = {"out": "run"}
-
-    out: str
-    """Run folder to write: config, results, metrics, figures, report.md, checkpoints and genomes."""
-    seed: NonNegativeInt = 0
-    """Seed of genomes, initial synapses, minibatches and splits."""
     devices: PositiveInt | None = None
     """Number of devices to split the genomes over. Default: all accelerators, or one virtual CPU device per core."""
-    resume: bool = False
-    """Continue the interrupted run in --out, with its own configuration."""
+    learners: PositiveInt = 10
+    """Number of learners that an accuracy is averaged over, each with its own initial synapses and minibatches."""
+    batch_size: PositiveInt = 64
+    """Examples per update."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +49,6 @@ class TrainConfig(Design, BlurConfig):
     """Use only images of these classes, as the classes 0, 1, .. Default: all classes."""
     widths: tuple[PositiveInt, ...] = (32,)
     """Widths of the learners' hidden layers, such as 256 128 for two."""
-    batch_size: PositiveInt = 64
-    """Examples per update."""
-    learners: PositiveInt = 10
-    """Number of learners that an accuracy is averaged over, each with its own initial synapses and minibatches."""
     steps: PositiveInt = 100
     """Number of updates of each learner that is measured."""
     start: Start = "random"
@@ -108,9 +100,6 @@ class TasksConfig(BlurConfig):
     data_dir: str | None = None
     """Folder of MNIST's idx files. Default: the folder mnist in $JEXPLICIT_DATA_DIR."""
     learners: PositiveInt = 3
-    """Number of learners that an accuracy is averaged over, each with its own initial synapses and minibatches."""
-    batch_size: PositiveInt = 64
-    """Examples per update."""
 
 
 @refuses
@@ -150,15 +139,18 @@ _poster: Fields = _mnist | dict(population=8, meta_rate=5e-4, unroll=tuple(range
 _small: Fields = dict(baselines=("sgd", "momentum"), baseline_activations=("tanh",), learners=4, meta_steps=(1200, 500))
 
 
-def _train(name: str, note: str, fields: Fields) -> Preset:
-    return Preset(TrainConfig(f"runs/blur_{name.replace('-', '_')}", **fields), note)
-
-
-TRAIN = {  # times are of 2 CPU cores
-    "tiny": _train("tiny", "400 of the 8x8 digits, 8 meta-steps; under a minute. The numbers mean nothing.", _tiny),
-    "digits": _train("digits", "the package's `digits`: ridge updates, 12 families of tasks; half an hour.", _ridge),
-    "boolean": _train("boolean", "the package's `boolean`: functions of two inputs; a minute.", _boolean),
-    "poster": _train("poster", "MNIST at 10x10, hidden layers 256-128, 8 genomes, T = 10 .. 50; a week.", _poster),
-    "poster-small": _train("poster-small", "4 genomes, T = 10 and 20, 1700 meta-steps; an hour.", _mnist | _small),
+_train = {  # times are of 2 CPU cores
+    name: Preset(TrainConfig(f"runs/blur_{name.replace('-', '_')}", **fields), note)
+    for name, fields, note in (
+        ("tiny", _tiny, "400 of the 8x8 digits, 8 meta-steps; under a minute. The numbers mean nothing."),
+        ("digits", _ridge, "the package's `digits`: ridge updates, 12 families of tasks; half an hour."),
+        ("boolean", _boolean, "the package's `boolean`: functions of two inputs; a minute."),
+        ("poster", _poster, "MNIST at 10x10, hidden layers 256-128, 8 genomes, T = 10 .. 50; a week."),
+        ("poster-small", _mnist | _small, "4 genomes, T = 10 and 20, 1700 meta-steps; an hour."),
+    )
 }
-TASKS = {"tiny": Preset(TasksConfig("runs/blur_tasks_tiny", tasks=("iris",), learners=2), "one task; half a minute.")}
+_tasks = {"tiny": Preset(TasksConfig("runs/blur_tasks_tiny", tasks=("iris",), learners=2), "one task; half a minute.")}
+COMMANDS = {
+    "train": Command(TrainConfig, "launch.blur.train:EXPERIMENT", _train),
+    "tasks": Command(TasksConfig, "launch.blur.train:TASKS_EXPERIMENT", _tasks),
+}

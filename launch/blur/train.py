@@ -1,40 +1,44 @@
-"""Meta-train a genome, or take a known one, and compare it with descent.
+"""Learned update rules beside gradient descent, and their speed-up over Adam.
 
-Views show accuracy by updates beside descent, plain and with the rule's normalisation (the source's Fig. 6), and descent as a
-genome. Other widths, depths, classes and states are flags.
+Views show accuracy by updates, plain and with the rule's normalisation (the source's Fig. 6), and descent as a genome. The
+speed-up is the number of updates that Adam needs to reach the rule's accuracy after n updates, divided by n. An update of
+either reads one minibatch, so this is the ratio of examples, too. In FLOPs it is divided by the ratio of costs of an update.
 """
 
 import dataclasses
-import functools
 import hashlib
 import time
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import jax
 import numpy as np
+from scipy.stats import trim_mean
 
-from icl.blur.baselines import descent_curves, sgd_difference, sgd_rules
+from icl.blur import baselines
+from icl.blur.baselines import Task, descent_curves
 from icl.blur.design import Rules
 from icl.blur.learning import Examples, Sets, corners, image_sets, learning_curves, xor
 from icl.blur.rules import LearnedRule, load_genome, random_genome, ridge_genome, save_genome
 from icl.blur.search import FAMILIES, MetaRecipe, Stage, meta_train
+from icl.names import RATES
 from jexplicit.data.images import read_images
 from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import use_devices
 from jexplicit.runs.progress import console, stage
-from launch.blur.config import TRAIN, TasksConfig, TrainConfig, check
+from launch.blur.config import TasksConfig, TrainConfig, check
 from launch.kit.experiment import Experiment, Part, RunFolder, environment
-from launch.kit.views import Column, Lines, Results, Row, Table, groups, points, where
+from launch.kit.views import Column, Lines, Results, Row, Table, groups, melt, points, where
 
-REPORTED_STEPS = (0, 1, 2, 5, 10, 15, 20, 30, 50, 100, 200, 400, 800)  # numbers of updates that have rows
+_reported = (0, 1, 2, 5, 10, 15, 20, 30, 50, 100, 200, 400, 800)  # numbers of updates that have rows
 _shown = (1, 2, 5, 10, 20, 50, 100, 400)  # numbers of updates in tables
 
 
-def ready(config: TrainConfig | TasksConfig) -> None:
+def _ready(config: TrainConfig | TasksConfig) -> None:
     """Refuse bad flags and genomes, then start JAX on the chosen devices."""
     if isinstance(config, TrainConfig):
         check(config)
@@ -43,67 +47,22 @@ def ready(config: TrainConfig | TasksConfig) -> None:
         load_genome(config.genome)
 
 
-def measure(config: TrainConfig, folder: RunFolder) -> Iterator[Part]:
-    """Learners of the genome and descent, and their check."""
-    sets = load_sets(config)
-    rule = load_genome(config.genome) if config.genome else search(folder, config, sets)
-    key = {"experiment": "train"}
-    yield part(functools.partial(learners, folder, config, rule, sets), **key, genome=config.genome or sets.name)
-    if not config.genome:
-        own = where(folder.rows(), **key, baseline=None)
-        accuracy = {str(row["step"]): round(row["test_accuracy"], 4) for row in own}
-        save_genome(folder.path / "genome.json", rule._replace(provenance={**rule.provenance, "test_accuracy": accuracy}))
-    for optimizer in config.baselines:
-        for normalised in (False, True):
-            named = {**key, "baseline": optimizer + ", normalised" * normalised}
-            yield part(functools.partial(descent, folder, config, optimizer, normalised, sets, named), **named)
-    for precision in ("float32", "float64") if "sgd" in config.baselines else ():
-        check_descent = functools.partial(descent_as_genome, config, (sets.inputs, *config.widths, sets.outputs), precision)
-        yield part(check_descent, experiment="descent as a genome", baseline="sgd", precision=precision)
-
-
-def part(rows: Callable[[], Sequence[Row]], **key: Any) -> Part:
+def _part(rows: Callable[..., Sequence[Row]], *arguments: Any, **key: Any) -> Part:
     """A measurement, with a line on the terminal; its rows have its seconds."""
 
     def timed() -> list[Row]:
         start = time.perf_counter()
         with stage(", ".join(map(str, key.values()))):
-            found = rows()
+            found = rows(*arguments)
         return [{**key, "seconds": time.perf_counter() - start, **row} for row in found]
 
     return key, timed
 
 
-def learner_options(config: TrainConfig | TasksConfig, sets: Sets) -> dict[str, Any]:
+def _learner_options(config: TrainConfig | TasksConfig, sets: Sets) -> dict[str, Any]:
     """The minibatch, and a seed for each learner."""
     seeds = tuple(range(config.seed, config.seed + config.learners))
     return {"batch_size": min(config.batch_size, len(sets.train.X)), "seeds": seeds}
-
-
-def learners(folder: RunFolder, config: TrainConfig, rule: LearnedRule, sets: Sets) -> list[Row]:
-    """Rows of the rule's test accuracy, and the learning curve as an event."""
-    test, options = first_examples(sets.test), learner_options(config, sets)
-    curves = learning_curves(*rule[:2], config.widths, sets.train, test, steps=config.steps, **options)
-    folder.log(event="curve", accuracy=curves.mean(axis=0).round(5).tolist())
-    return [{**design_of(rule), "learners": config.learners, **row} for row in _accuracy_rows(config, sets, curves.T)]
-
-
-def descent(
-    folder: RunFolder, config: TrainConfig, optimizer: OptimizerName, normalised: bool, sets: Sets, key: Row
-) -> Sequence[Row]:
-    """Rows of tuned descent's test accuracy, and all curves as an event."""
-    kinds: Any = [(normalised, activation) for activation in config.baseline_activations]
-    options = learner_options(config, sets)
-    test, chosen = tuned(optimizer, config.rates, kinds, config.widths, sets, steps=config.steps, **options)
-    best = test[chosen, :, np.arange(config.steps + 1)]  # [n + 1, learners]
-    every = test.mean(axis=1).round(4).tolist()
-    folder.log(event="descent", **key, rates=config.rates, curves=every, best=best.mean(axis=1).tolist())
-    rows = _accuracy_rows(config, sets, best)
-    for row in rows:
-        activation, rate = divmod(int(chosen[row["step"]]), len(config.rates))
-        row |= {"learning_rate": config.rates[rate], "activation": config.baseline_activations[activation]}
-        row["normalisation"] = "forward" if normalised else "none"
-    return rows
 
 
 def tuned(
@@ -118,26 +77,93 @@ def tuned(
 
     A choice is a kind of network (normalised or not, hidden activation) and a learning rate, in this order.
     """
-    data = hidden, sets.train, (first_examples(sets.dev), first_examples(sets.test))
+    data = hidden, sets.train, (_first(sets.dev), _first(sets.test))
     curves = [descent_curves(optimizer, rates, *data, normalised=how, hidden_activation=a, **options) for how, a in kinds]
     dev, test = (np.concatenate(parts) for parts in zip(*curves, strict=True))
     return test, dev.mean(axis=1).argmax(axis=0)
 
 
-def descent_as_genome(config: TrainConfig, sizes: tuple[int, ...], precision: str) -> list[Row]:
+def _first(part: Examples) -> Examples:
+    """At most 2000 examples of a part, enough for an accuracy."""
+    return Examples(part.X[:2000], part.Y[:2000])
+
+
+def _design(rule: LearnedRule) -> Row:
+    return {"states": rule.rules.states, "normalisation": rule.rules.normalise, "unroll": rule.provenance.get("unroll")}
+
+
+def _place(sets: Sets, hidden: Sequence[int]) -> Row:
+    return {"layers": len(hidden), "hidden": list(hidden), "data": sets.name, "inputs": sets.inputs}
+
+
+# --- a genome beside descent ---------------------------------------------------------------------------------------------
+
+
+def _measure(config: TrainConfig, folder: RunFolder) -> Iterator[Part]:
+    """Learners of the genome and descent, and their check."""
+    sets = _load_sets(config)
+    rule = load_genome(config.genome) if config.genome else _search(folder, config, sets)
+    key = {"experiment": "train"}
+    yield _part(_learners, folder, config, rule, sets, **key, genome=config.genome or sets.name)
+    if not config.genome:
+        own = where(folder.rows(), **key, baseline=None)
+        accuracy = {str(row["step"]): round(row["test_accuracy"], 4) for row in own}
+        save_genome(folder.path / "genome.json", rule._replace(provenance={**rule.provenance, "test_accuracy": accuracy}))
+    for optimizer in config.baselines:
+        for normalised in (False, True):
+            named = {**key, "baseline": optimizer + ", normalised" * normalised}
+            yield _part(_descent, folder, config, optimizer, normalised, sets, named, **named)
+    for precision in ("float32", "float64") if "sgd" in config.baselines else ():
+        sizes = (sets.inputs, *config.widths, sets.outputs)
+        about = {"experiment": "descent as a genome", "baseline": "sgd", "precision": precision}
+        yield _part(_descent_as_genome, config, sizes, precision, **about)
+
+
+def _learners(folder: RunFolder, config: TrainConfig, rule: LearnedRule, sets: Sets) -> list[Row]:
+    """Rows of the rule's test accuracy, and the learning curve as an event."""
+    options = {"steps": config.steps, **_learner_options(config, sets)}
+    curves = learning_curves(*rule[:2], config.widths, sets.train, _first(sets.test), **options)
+    folder.log(event="curve", accuracy=curves.mean(axis=0).round(5).tolist())
+    return [{**_design(rule), "learners": config.learners, **row} for row in _accuracy_rows(config, sets, curves.T)]
+
+
+def _descent(
+    folder: RunFolder, config: TrainConfig, optimizer: OptimizerName, normalised: bool, sets: Sets, key: Row
+) -> Sequence[Row]:
+    """Rows of tuned descent's test accuracy, and all curves as an event."""
+    kinds: Any = [(normalised, activation) for activation in config.baseline_activations]
+    options = {"steps": config.steps, **_learner_options(config, sets)}
+    test, chosen = tuned(optimizer, config.rates, kinds, config.widths, sets, **options)
+    best = test[chosen, :, np.arange(config.steps + 1)]  # [n + 1, learners]
+    every = test.mean(axis=1).round(4).tolist()
+    folder.log(event="descent", **key, rates=config.rates, curves=every, best=best.mean(axis=1).tolist())
+    rows = _accuracy_rows(config, sets, best)
+    for row in rows:
+        activation, rate = divmod(int(chosen[row["step"]]), len(config.rates))
+        row |= {"learning_rate": config.rates[rate], "activation": config.baseline_activations[activation]}
+        row["normalisation"] = "forward" if normalised else "none"
+    return rows
+
+
+def _accuracy_rows(config: TrainConfig, sets: Sets, accuracies: np.ndarray) -> list[dict[str, Any]]:
+    """A row for each reported number of updates, from accuracies [updates, learners]."""
+    steps = sorted({n for n in _reported if n <= config.steps} | {config.steps})
+    found = [{"step": n, "test_accuracy": float(accuracies[n].mean()), "spread": float(accuracies[n].std())} for n in steps]
+    return [{**_place(sets, config.widths), **row} for row in found]
+
+
+def _descent_as_genome(config: TrainConfig, sizes: tuple[int, ...], precision: str) -> list[Row]:
     """The largest difference of weights between the descent genome and `jax.grad`."""
     activation = config.baseline_activations[0]
-    shared = {name: getattr(config, name) for name in ("steps", "batch_size", "seed")}
+    shared: Any = {name: getattr(config, name) for name in ("steps", "batch_size", "seed")}
     with jax.enable_x64(precision == "float64"):
-        found = sgd_difference(sgd_rules(activation, "cross_entropy"), sizes, dtype=np.dtype(precision), **shared)
+        rules = baselines.sgd_rules(activation, "cross_entropy")
+        found = baselines.sgd_difference(rules, sizes, dtype=np.dtype(precision), **shared)
     row = {"network": "-".join(map(str, sizes)), "activation": activation, "steps": config.steps}
     return [{**row, "max_difference": found.all_steps, "one_step": found.one_step, "moved": found.change}]
 
 
-# --- genomes and data ----------------------------------------------------------------------------------------------------
-
-
-def search(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRule:
+def _search(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRule:
     """Meta-train a genome; earlier meta-training continues, or is read."""
 
     def on_evaluation(entry: Row) -> None:
@@ -145,9 +171,14 @@ def search(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRule:
         found = f"dev accuracy {max(entry['accuracy']):.3f}, {np.sum(entry['skipped'])} steps skipped"
         console.print(f"    {sets.name}: step {entry['step']}, T = {entry['unroll']}, {found}, {entry['seconds']:.0f} s")
 
-    rules = _made(Rules, config, hidden=config.hidden_activation, output=config.output_activation)
+    def made(kind: Any, **others: Any) -> Any:
+        """An instance of `kind` from fields of the config, and others."""
+        shared = {name: getattr(config, name) for name in typing.get_type_hints(kind) if hasattr(config, name)}
+        return kind(**{**shared, **others})
+
+    rules = made(Rules, hidden=config.hidden_activation, output=config.output_activation)
     families = FAMILIES.get(config.families or "", ())
-    recipe = _made(MetaRecipe, config, hidden=config.widths, families=families, learning_rate=config.meta_rate)
+    recipe = made(MetaRecipe, hidden=config.widths, families=families, learning_rate=config.meta_rate)
     curriculum = tuple(Stage(*stage) for stage in zip(config.unroll, config.meta_steps, strict=True))
     begin = {"random": random_genome, "ridge": ridge_genome}[config.start]
     keys = jax.random.split(key_of_seed(config.seed), config.population)
@@ -159,7 +190,7 @@ def search(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRule:
             rng = np.random.default_rng(config.seed)
             train, dev = corners(400, rng), corners(400, rng)
         else:
-            train, dev = sets.train, first_examples(sets.dev)
+            train, dev = sets.train, _first(sets.dev)
         found = meta_train(genomes, rules, recipe, curriculum, train, dev, **shown)
     flags = {flag: value for flag, value in dataclasses.asdict(config).items() if flag not in ("out", "resume", "devices")}
     steps = {"unroll": config.unroll[-1], "meta_steps": sum(config.meta_steps), "versions": environment()["versions"]}
@@ -170,13 +201,7 @@ def search(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRule:
     return LearnedRule(found.best, rules, provenance)
 
 
-def _made(kind: Any, config: TrainConfig, **others: Any) -> Any:
-    """An instance of `kind` from fields of the config, and others."""
-    shared = {name: getattr(config, name) for name in typing.get_type_hints(kind) if hasattr(config, name)}
-    return kind(**{**shared, **others})
-
-
-def load_sets(config: TrainConfig) -> Sets:
+def _load_sets(config: TrainConfig) -> Sets:
     """The images of the config, or exclusive or as four points."""
     with stage("reading"):
         if config.data == "xor":
@@ -190,57 +215,32 @@ def load_sets(config: TrainConfig) -> Sets:
     return sets
 
 
-def first_examples(part: Examples) -> Examples:
-    """At most 2000 examples of a part, enough for an accuracy."""
-    return Examples(part.X[:2000], part.Y[:2000])
-
-
-def design_of(rule: LearnedRule) -> Row:
-    """The fields of rows about a learned rule."""
-    return {"states": rule.rules.states, "normalisation": rule.rules.normalise, "unroll": rule.provenance.get("unroll")}
-
-
-def place_of(sets: Sets, hidden: Sequence[int]) -> Row:
-    """The fields of rows about data and network."""
-    return {"layers": len(hidden), "hidden": list(hidden), "data": sets.name, "inputs": sets.inputs}
-
-
-def _accuracy_rows(config: TrainConfig, sets: Sets, accuracies: np.ndarray) -> list[dict[str, Any]]:
-    """A row for each reported number of updates, from accuracies [updates, learners]."""
-    steps = sorted({n for n in REPORTED_STEPS if n <= config.steps} | {config.steps})
-    found = [{"step": n, "test_accuracy": float(accuracies[n].mean()), "spread": float(accuracies[n].std())} for n in steps]
-    return [{**place_of(sets, config.widths), **row} for row in found]
-
-
-# --- views ---------------------------------------------------------------------------------------------------------------
-
-
-def learner_name(row: Row) -> str:
+def _learner(row: Row) -> str:
     """The name of the optimiser or of the genome."""
     path = Path(str(row.get("genome")))
     return row.get("baseline") or f"genome {path.parent.name if path.suffix else path.name}"
 
 
-def place_name(row: Row) -> str:
+def _where(row: Row) -> str:
     """The data or networks where learners run, or their hidden layers."""
     hidden = "-".join(map(str, row.get("hidden") or row.get("widths") or ()))
     return row["where"] if row.get("where") not in (None, "same") else f"hidden {hidden}" if hidden else "same"
 
 
-def percent(value: float, among: Sequence[float] = ()) -> str:
+def _percent(value: float, among: Sequence[float] = ()) -> str:
     """An accuracy in %, bold if it is the best of its group."""
     text, rounded = f"{100 * value:.1f}", [round(100 * other, 1) for other in among]
     return f"**{text}**" if rounded and min(rounded) < max(rounded) == round(100 * value, 1) else text
 
 
-def accuracy_lines(rows: Sequence[Row]) -> list[Row]:
+def _lines(rows: Sequence[Row]) -> list[Row]:
     """Accuracies by number of updates, a line for each place and learner."""
     lines = []
-    for place, here in groups(where(rows, step=_shown, momentum=None, equal=None), place_name).items():
-        curves = {name: {row["step"]: row["test_accuracy"] for row in own} for name, own in groups(here, learner_name).items()}
+    for place, here in groups(where(rows, step=_shown, momentum=None, equal=None), _where).items():
+        curves = {name: {row["step"]: row["test_accuracy"] for row in own} for name, own in groups(here, _learner).items()}
         for name, curve in curves.items():
             among = {n: [other[n] for other in curves.values()] for n in curve if all(n in other for other in curves.values())}
-            lines.append({"where": place, "learner": name, **{n: percent(x, among.get(n, ())) for n, x in curve.items()}})
+            lines.append({"where": place, "learner": name, **{n: _percent(x, among.get(n, ())) for n, x in curve.items()}})
     return lines
 
 
@@ -253,12 +253,12 @@ def _columns(lines: Sequence[Row]) -> list[Column]:
 def _digits(results: Results) -> list[Row]:
     """Two shipped genomes, and descent at the better rate of two searches."""
     learned = where(results.rows, experiment="transfer", baseline=None)
-    baselines = [row for row in results.rows if row.get("baseline") and not row.get("equal")]
-    best = [max(own, key=lambda row: row["test_accuracy"]) for own in groups(baselines, ["baseline", "step"]).values()]
-    return accuracy_lines([*learned, *best])
+    found = [row for row in results.rows if row.get("baseline") and not row.get("equal")]
+    best = [max(own, key=lambda row: row["test_accuracy"]) for own in groups(found, ["baseline", "step"]).values()]
+    return _lines([*learned, *best])
 
 
-def learning(results: Results) -> list[str]:
+def _learning(results: Results) -> list[Row]:
     """Accuracy of the rule and of descent at every rate (paper, Fig. 6)."""
     rows: list[Row] = []
     for event in results.events("curve"):
@@ -271,26 +271,110 @@ def learning(results: Results) -> list[str]:
         for label, curves in series.items():
             every = list(zip(*curves, strict=True))[1:]
             rows += points(range(1, len(every) + 1), every, learner=label, panel=normalised or "plain")
-
-    styles = {"sgd, all rates": {"color": "#999999", "linewidth": 0.7}}
-    axes = {"xlabel": "updates n", "xscale": "log", "ylabel": "test accuracy", "ylim": (0.3, 1.0)}
-    return Lines("learning", "x", "y", "learner", "panel", rows, styles, axes, size=(5, 3.9), sharey=True)(results)
+    return rows
 
 
-ACCURACIES = Table(_columns, lambda results: accuracy_lines(results.rows))
+ACCURACIES = Table(_columns, lambda results: _lines(results.rows))
 DIGITS = ACCURACIES._replace(rows=_digits)
-ABOUT = """Accuracies in % are means over learners with other initial synapses and minibatches. For each number of updates n,
+_about = """Accuracies in % are means over learners with other initial synapses and minibatches. For each number of updates n,
 descent has the learning rate and hidden activation that are best on dev. *Normalised* networks normalise all layers over the
 minibatch, as the learned rule does, with trainable scales and shifts."""
-_differences = {"after one step": "one_step", "after all steps": "max_difference", "largest change of a weight": "moved"}
-DIFFERENCES = Table(
+_all_rates = {"sgd, all rates": {"color": "#999999", "linewidth": 0.7}}
+_learning_axes = {"xlabel": "updates n", "xscale": "log", "ylabel": "test accuracy", "ylim": (0.3, 1.0)}
+_figure = Lines("learning", "x", "y", "learner", "panel", _learning, _all_rates, _learning_axes, size=(5, 3.9), sharey=True)
+_differences = Table(
     [
         *(Column(name, name) for name in ("network", "activation", "precision")),
-        *(Column(heading, name, ".1e") for heading, name in _differences.items()),
+        Column("after one step", "one_step", ".1e"),
+        Column("after all steps", "max_difference", ".1e"),
+        Column("largest change of a weight", "moved", ".1e"),
     ],
     {"experiment": "descent as a genome"},
     note="Largest difference of a weight from descent with `jax.grad`, each on its own weights.",
 )
-views = [ACCURACIES._replace(note=ABOUT), learning, DIFFERENCES]
-EXPERIMENT = Experiment("blur", TrainConfig, measure, views, TRAIN, ready, title="Learned update rules")
-run = EXPERIMENT.run
+_views = [ACCURACIES._replace(note=_about), _figure, _differences]
+EXPERIMENT = Experiment("blur", TrainConfig, _measure, _views, check=_ready, title="Learned update rules")
+
+
+# --- small tasks ---------------------------------------------------------------------------------------------------------
+
+UPDATES = (1, 2, 5, 10, 20, 50, 100)  # of the rule, with rows
+_reached = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256)  # updates after which Adam's accuracy is known
+# networks of Adam: normalised or not, and their hidden activation; for each number of updates the best one on dev
+_kinds: tuple[tuple[bool, Activation], ...] = ((False, "tanh"), (False, "relu"), (True, "tanh"), (True, "relu"))
+_adam = 1.5  # above the learning rates of Adam
+_neighbours = (1, 10)  # numbers of updates of the rule whose examples have a nearest neighbour
+_large = 60_000  # weights from which on the grid of rates is half as dense
+
+
+def _measure_tasks(config: TasksConfig, folder: RunFolder) -> Iterator[Part]:
+    """Adam's updates to the rule's accuracy, and the nearest neighbour, by task."""
+    rule, tasks = load_genome(config.genome), baselines.select_tasks(config.tasks) if config.tasks else baselines.TASKS
+    data = [baselines.task_sets(task.data, seed=config.seed, data_dir=config.data_dir) for task in tasks]
+    for task, sets in zip(tasks, data, strict=True):
+        yield _part(_speed_rows, config, rule, task, sets, experiment="speed", genome=config.genome, task=task.name)
+        jax.clear_caches()  # no other task has these shapes, and the programs of all tasks exhaust a process's memory maps
+
+
+def _speed_rows(config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets) -> list[Row]:
+    """The rule's accuracy, Adam's updates, costs and neighbours by number of updates."""
+    options, hidden, at = _learner_options(config, sets), (task.width,), tuple(n for n in UPDATES if n in _neighbours)
+    curves = learning_curves(*rule[:2], hidden, sets.train, sets.test, steps=UPDATES[-1], at=UPDATES, **options)
+    # half of the rates in large networks
+    rates = tuple(rate for rate in RATES[:: 1 + ((sets.inputs + sets.outputs) * task.width > _large)] if rate < _adam)
+    test, best = tuned("adam", rates, _kinds, hidden, sets, steps=_reached[-1], at=_reached, **options)
+    adam = [mean_and_spread(test[choice, :, i], len(sets.test.X))[0] for i, choice in enumerate(best.tolist())]
+    sizes, B = (sets.inputs, *hidden, sets.outputs), options["batch_size"]
+    cost = baselines.rule_flops(*rule[:2], sizes, B) / baselines.descent_flops(sizes, B)
+    nearest = baselines.nearest_neighbour_accuracies(sets.train, sets.test, at=at, **options).mean(axis=0)
+    network = {**_place(sets, hidden), **_design(rule), "width": task.width, "learners": config.learners}
+    rows = []
+    for n, accuracies in zip(UPDATES, curves.T, strict=True):
+        ours, spread = mean_and_spread(accuracies, len(sets.test.X))
+        needed = baselines.updates_to_reach(ours, _reached, adam)
+        found = {"rule_accuracy": ours, "spread": spread, "test_accuracy": ours, "reached": needed <= _reached[-1]}
+        found |= {"adam_updates": min(needed, _reached[-1]), "cost": cost}
+        found |= {"nearest neighbour": float(nearest[at.index(n)])} if n in at else {}
+        rows.append({**network, "n": n, "step": n, **found})
+    return rows
+
+
+def mean_and_spread(accuracies: np.ndarray, examples: int) -> tuple[float, float]:
+    """Mean and standard deviation over learners, exact from whole numbers."""
+    correct = np.rint(accuracies.astype(np.float64) * examples)
+    return float(correct.sum() / (examples * len(correct))), float(correct.std() / examples)
+
+
+def speed_lines(results: Results) -> list[Row]:
+    """Interquartile mean speed-ups against Adam, and mean accuracies, by number of updates."""
+    lines = []
+    for (n,), own in sorted(groups(results.rows, ["n"]).items()):
+        speed = [row["adam_updates"] / n for row in own]
+        ratios = {"updates": speed, "FLOPs": [x / row["cost"] for x, row in zip(speed, own, strict=True)]}
+        line = {"n": n, "tasks": len(own), **{name: float(trim_mean(values, 0.25)) for name, values in ratios.items()}}
+        line |= {"faster": sum(x > 1 for x in speed), "never": sum(not row["reached"] for row in own)}
+        known = [name for name in ("rule_accuracy", "nearest neighbour") if all(name in row for row in own)]
+        lines.append(line | {name: fmean(row[name] for row in own) for name in known})
+    return lines
+
+
+SPEED = Table(
+    [
+        *(Column("updates n", "n"), Column("tasks", "tasks")),
+        *(Column(f"speed-up in {name}", name, ".2f") for name in ("updates", "FLOPs")),
+        *(Column("faster in updates", "faster"), Column("never reached", "never")),
+        Column("rule, %", "rule_accuracy", ".1f", 100),
+        Column("nearest neighbour, %", "nearest neighbour", ".1f", 100),
+    ],
+    speed_lines,
+    note="Speed-up: updates that Adam needs for the rule's test accuracy after n updates, divided by n, and the same in FLOPs. "
+    "Interquartile means over tasks; above 1 the rule is faster. Where Adam does not reach the accuracy within "
+    f"{_reached[-1]} updates, {_reached[-1]} are counted. Accuracies are means over tasks; the nearest neighbour is among the "
+    "examples of the first n minibatches.",
+)
+_axes = {"xlabel": "updates n", "xscale": "log", "ylabel": "updates or FLOPs of Adam / of the rule", "yscale": "log"}
+_speeds = {"updates": "in updates and examples", "FLOPs": "in FLOPs"}
+_by_n = lambda results: melt(speed_lines(results), _speeds)  # noqa: E731
+_task_views = [SPEED, Lines("speed", "n", "value", "measure", rows=_by_n, axes=_axes, size=(6.5, 3.6))]
+_title = "A learned rule on small tasks"
+TASKS_EXPERIMENT = Experiment("blur", TasksConfig, _measure_tasks, _task_views, check=_ready, title=_title)

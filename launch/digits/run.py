@@ -11,26 +11,29 @@ import numpy as np
 from jaxtyping import Array
 
 from jexplicit.data.images import check_grey_levels, pixel_features, read_grey_images, size
-from jexplicit.nn.networks import ConvolutionalNetwork, FullyConnected, network_outputs
+from jexplicit.nn.networks import ConvolutionalNetwork, FullyConnected, SoftmaxStack
 from jexplicit.runs.bounds import config_of
-from jexplicit.runs.devices import full_precision
 from jexplicit.runs.files import local_path, read_config, read_run
 from jexplicit.runs.loop import is_checkpoint
 from jexplicit.runs.progress import console, show
 from jexplicit.solvers.explicit import stack_logits
-from launch.digits import optimum, solved, trained
+from jexplicit.solvers.sweeps import SoftmaxFit
+from launch.digits import solved, trained
 from launch.digits.config import PRESETS, Config
-from launch.digits.kernel import kernel, kernel_logits
-from launch.digits.solved import load_model, row_name
+from launch.digits.solved import load_model, model_name, row_name
 from launch.kit.experiment import Experiment
 from launch.kit.views import Row, Section, where
 
-METHODS: dict[str, solved.Method] = {
-    "kernel": kernel,
-    "optimum": optimum.optimum,
-    "trained_readout": trained.trained_readout,
-    **dict.fromkeys(("network", "cnn", "cold", "warm"), trained.networks),
+_methods: dict[str, solved.Method] = {
+    **solved.METHODS,
+    **{"optimum": trained.optimum, "trained_readout": trained.readout},
+    **dict.fromkeys(("network", "cnn", "cold", "warm"), trained.on_pixels),
 }
+_measure = functools.partial(solved.measure, _methods)
+_views = [*solved.VIEWS, Section("One loss, four optimisers", [trained.OPTIMUM], {"method": "optimum"})]
+EXPERIMENT = Experiment(
+    "digits", Config, _measure, _views, PRESETS, solved.check_images, ("methods", "layers"), "Digits: solved and trained"
+)
 _images_per_call = 1000
 
 
@@ -47,40 +50,33 @@ def load_classifier(run: str, **wanted: Any) -> Classifier:
     stored, rows = read_run(run, "digits")
     if set(stored) != {field.name for field in fields(Config)}:
         raise ValueError(f"{run} is a run of another version: fit its models again, by jexplicit digits with another --out")
-    config = config_of(Config, stored, f"restore it in {run}, or give another run")
+    config_of(Config, stored, f"restore it in {run}, or give another run")
     folder = local_path(run, "--run") / "checkpoints"
-    saved = [row for row in rows if is_checkpoint(folder / solved.model_name(row))]
+    saved = [row for row in rows if is_checkpoint(folder / model_name(row))]
     wanted = {name: value for name, value in wanted.items() if value is not None}
     if not (fitting := where(saved, **wanted)):
         asked = " ".join(f"--{name} {value}" for name, value in wanted.items()) or "--run"
         there = "; ".join(map(row_name, saved)) or "none that was saved"
         raise ValueError(f"{asked}: {run} has no such model; it has {there}")
     row = solved.most_accurate(fitting)
-    params = load_model(folder / solved.model_name(row))
-    weights = load_model(folder / row["features"]) if row["method"] in solved.WITH_FEATURES else {}
+    params, method, N = load_model(folder / model_name(row)), row["method"], row["outputs"]
+    weights = load_model(folder / row["features"]) if method in solved.WITH_FEATURES else {}
 
     def logits(X: np.ndarray) -> Array:
         if row["features"] == "kernel":
-            return kernel_logits(config, weights, params, X, row["levels"])
+            return solved.kernel_logits(weights, params, X, row["levels"])
         H = jnp.asarray(pixel_features(X, row["levels"]))
-        if row["method"] == "cnn":
-            return trained.network_logits(ConvolutionalNetwork((row["height"], row["width"]), row["outputs"]))(params, H)
-        return _logits(row, params, H)
+        if method == "explicit":
+            return stack_logits(params, H)
+        if method in ("scaling", "quadratic"):
+            return SoftmaxFit(params["U"], params["intercept"], ()).logits(solved.layer_inputs(row, H))
+        if method == "cnn":
+            return trained.network_logits(ConvolutionalNetwork((row["height"], row["width"]), N))(params, H)
+        network = method == "network"
+        model = FullyConnected((len(params["output"]["kernel"]),), N) if network else SoftmaxStack(N, row["layers"])
+        return trained.network_logits(model)({"params": params}, H)
 
-    return Classifier(row, tuple(row.get("classes") or map(str, range(row["outputs"]))), logits)
-
-
-@full_precision
-def _logits(row: Row, params: Any, H: Array) -> Array:
-    """Logits of features by a network, a stack of softmax layers, or a layer."""
-    if row["method"] == "network":
-        hidden = len(params["output"]["kernel"])
-        return network_outputs(FullyConnected((hidden,), row["outputs"]), {"params": params}, H)
-    if row["method"] in ("cold", "warm"):
-        return stack_logits([params[f"layer_{n}"]["kernel"] for n in range(1, row["layers"] + 1)], H)
-    if row["method"] == "explicit":
-        return stack_logits(params, H)
-    return solved.layer_inputs(row, H) @ params["U"] + params["intercept"][None, :]
+    return Classifier(row, tuple(row.get("classes") or map(str, range(N))), logits)
 
 
 def classify(config: Any) -> dict[str, Any]:
@@ -92,7 +88,7 @@ def classify(config: Any) -> dict[str, Any]:
     name, accuracy = row_name(model.row), model.row["test_accuracy"]
     console.print(f"model {name} of {config.run}, test accuracy {100 * accuracy:.2f} %", soft_wrap=True)
     resize = (read_config(config.run) or {}).get("resize")
-    names, X = stack_images(read_grey_images(config.images, model.row["levels"], resize), model.row, config.run)
+    names, X = _stack_images(read_grey_images(config.images, model.row["levels"], resize), model.row, config.run)
     blocks = (X[m : m + _images_per_call] for m in range(0, len(X), _images_per_call))
     P = np.concatenate([np.asarray(jax.nn.softmax(model.logits(block))) for block in blocks])
     found = []
@@ -103,7 +99,7 @@ def classify(config: Any) -> dict[str, Any]:
     return {"model": name, "test_accuracy": accuracy, "images": found}
 
 
-def stack_images(images: Sequence[tuple[str, np.ndarray]], row: Row, run: str) -> tuple[list[str], np.ndarray]:
+def _stack_images(images: Sequence[tuple[str, np.ndarray]], row: Row, run: str) -> tuple[list[str], np.ndarray]:
     """The names of images, and the images as one array that a model reads."""
     shape = (row["height"], row["width"])
     for name, image in images:
@@ -114,9 +110,3 @@ def stack_images(images: Sequence[tuple[str, np.ndarray]], row: Row, run: str) -
     brightest = names[int(X.max(axis=(1, 2)).argmax())]
     check_grey_levels(X, row["levels"], f"images such as {brightest}")
     return names, X
-
-
-_flags: Any = {"presets": PRESETS, "check": solved.check_images, "extend": ("methods", "layers")}
-_measure = functools.partial(solved.measure, METHODS)
-VIEWS = [*solved.VIEWS, Section("One loss, four optimisers", [optimum.OPTIMUM])]
-EXPERIMENT = Experiment("digits", Config, _measure, VIEWS, title="Digits: solved and trained", **_flags)

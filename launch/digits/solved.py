@@ -1,4 +1,4 @@
-"""Images as a problem, classifiers of pixels and simple features without backpropagation, views.
+"""Images as a problem, classifiers without backpropagation, and the tables of all classifiers.
 
 A method is a function of a `Problem` that yields parts: the fields that identify a row, and what computes the rest of it.
 """
@@ -7,7 +7,7 @@ import functools
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,10 +16,14 @@ import numpy as np
 from jaxtyping import Array
 
 from jexplicit.data.images import Images, one_hot, pixel_features, read_images
+from jexplicit.features import Axes, describe, fit_axes, fourier_directions, fourier_features, scattering_pools, wavelets
 from jexplicit.runs.bounds import refuses
-from jexplicit.runs.files import host_bytes, is_measured
+from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.devices import data_mesh
+from jexplicit.runs.files import host_bytes, is_measured, peak_bytes
 from jexplicit.runs.loop import load_checkpoint, save_checkpoint
 from jexplicit.runs.progress import console, stage
+from jexplicit.solvers import sweeps
 from jexplicit.solvers.explicit import (
     SoftmaxLayer,
     accuracy,
@@ -32,15 +36,14 @@ from jexplicit.solvers.explicit import (
     solve_layers,
     stack_logits,
 )
-from jexplicit.solvers.sweeps import SoftmaxFit, curvature_bound_sweeps, iterative_scaling_sweeps
+from jexplicit.solvers.sweeps import SoftmaxFit, streamed_logits, tempered
 from launch.digits.config import Config
 from launch.kit.experiment import Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Section, Table, View, where
 
 Parts = Iterator[Part]
 Method = Callable[["Problem", str], Parts]
-# methods whose features have weights of their own, in a checkpoint by the name of the features
-WITH_FEATURES = ("kernel", "trained_readout", "optimum")
+WITH_FEATURES = ("kernel", "trained_readout", "optimum")  # methods whose features have weights, in a checkpoint of their own
 
 
 class Split(NamedTuple):
@@ -56,13 +59,17 @@ class Split(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """The input of every method. K is the mean L1 norm of the pixels."""
+    """The input of every method.
+
+    held_out: which training images choose models and settings, a drawn tenth. K: the mean L1 norm of the pixels.
+    """
 
     config: Config
     folder: RunFolder
     images: Images
     train: Split
     test: Split
+    held_out: np.ndarray
     K: float
 
 
@@ -71,27 +78,6 @@ def read(config: Config) -> Images:
     """The images that the flags name."""
     with stage("reading"):
         return read_images(config.data, config.data_dir, limit=config.limit, resize=config.resize, seed=config.seed)
-
-
-def make_problem(config: Config, folder: RunFolder) -> Problem:
-    """The images of the flags as features and targets."""
-    images = read(config)
-
-    def split(X: np.ndarray, labels: np.ndarray) -> Split:
-        H, Y = pixel_features(X, images.levels), one_hot(labels, images.outputs)
-        return Split(jnp.asarray(H), jnp.asarray(Y), jnp.asarray(labels, jnp.int32))
-
-    train, test = split(images.train_images, images.train_labels), split(images.test_images, images.test_labels)
-    return Problem(config, folder, images, train, test, float(priming_number(train.H)))
-
-
-def about(problem: Problem) -> Row:
-    """The fields of all rows: what they were measured on."""
-    images, (height, width) = problem.images, problem.images.train_images.shape[1:]
-    about = {name: getattr(images, name) for name in ("sha256", "outputs", "levels")}
-    about |= {"data": images.name, "height": height, "width": width, "mean_norm": problem.K}
-    about |= {"train_images": len(images.train_labels), "test_images": len(images.test_labels)}
-    return about | ({"classes": list(images.classes)} if images.classes else {})
 
 
 def make_key(method: str, solver: str, *, layers: int = 1, features: str = "pixels") -> Row:
@@ -114,13 +100,7 @@ def row_name(row: Row) -> str:
 
 def model_name(row: Row) -> str:
     """The checkpoint of a row's model."""
-    several = row["method"] in ("kernel", "optimum")
-    return f"{row['method']}_{row['solver'] if several else row['layers']}"
-
-
-def save_model(problem: Problem, name: str, params: Any) -> None:
-    """Write the parameters of a model to its checkpoint."""
-    save_checkpoint(problem.folder.path / "checkpoints" / name, {"params": jax.tree.map(np.asarray, params)})
+    return f"{row['method']}_{row['solver'] if row['method'] in ('kernel', 'optimum') else row['layers']}"
 
 
 def load_model(path: Any) -> Any:
@@ -128,28 +108,34 @@ def load_model(path: Any) -> Any:
     return jax.tree.map(jnp.asarray, load_checkpoint(path)["params"])
 
 
-def stored(problem: Problem, row: Row) -> dict[str, int]:
-    """The number of fitted parameters, and the bytes a model needs to classify."""
-    names = [model_name(row), *([row["features"]] if row["method"] in WITH_FEATURES else [])]
-    models = [jax.tree.leaves(load_model(problem.folder.path / "checkpoints" / name)) for name in names]
-    return {"parameters": sum(leaf.size for leaf in models[0]), "bytes": sum(leaf.nbytes for leaf in sum(models, []))}
-
-
-def keep(problem: Problem, key: Row, params: Any, train: Array, test: Array, **fields: Any) -> Row:
-    """The row of a model from its logits; parameters and guesses are saved."""
-    save_model(problem, model_name(key), params)
+def keep(
+    problem: Problem, key: Row, params: Any, train: Array, test: Array, *, weights: Row | None = None, **fields: Any
+) -> Row:
+    """The row of a model from its logits; its arrays and guesses are saved."""
+    images, (height, width) = problem.images, problem.images.train_images.shape[1:]
+    for name, saved in ((model_name(key), params), *([(key["features"], dict(weights))] if weights else [])):
+        save_checkpoint(problem.folder.path / "checkpoints" / name, {"params": jax.tree.map(np.asarray, saved)})
     path = problem.folder.path / "guesses" / f"{row_name(key)}.npy"
     path.parent.mkdir(exist_ok=True)
     np.save(path, np.asarray(test.argmax(axis=1), np.uint8))
     for part, logits, split in (("test", test, problem.test), ("train", train, problem.train)):
         fields |= {f"{part}_accuracy": accuracy(logits, split.labels), f"{part}_loss": mean_loss(logits, split.Y)}
-    return {**key, **fields, "calibration_error": calibration_error(test, problem.test.labels)}
+    return {
+        **{"epochs": 0, "priming_number": None, "backprop_free": True},  # of methods that have no others
+        **{**key, **fields, "calibration_error": calibration_error(test, problem.test.labels)},
+        "parameters": sum(np.size(leaf) for leaf in jax.tree.leaves(params)),
+        "bytes": sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves((params, weights))),
+        **{name: getattr(images, name) for name in ("sha256", "outputs", "levels")},
+        **{"data": images.name, "height": height, "width": width, "mean_norm": problem.K},
+        **{"train_images": len(images.train_labels), "test_images": len(images.test_labels)},
+        **({"classes": list(images.classes)} if images.classes else {}),
+    }
 
 
-def dev_scores(problem: Problem, held_out: Array) -> dict[str, float]:
+def dev_scores(problem: Problem, logits: Array) -> dict[str, float]:
     """Accuracy and loss on the held-out tenth, by which models are chosen."""
-    split = problem.train.rows(held_out_tenth(problem))
-    return {"dev_accuracy": accuracy(held_out, split.labels), "dev_loss": mean_loss(held_out, split.Y)}
+    split = problem.train.rows(problem.held_out)
+    return {"dev_accuracy": accuracy(logits, split.labels), "dev_loss": mean_loss(logits, split.Y)}
 
 
 def most_accurate(rows: Sequence[Row]) -> Row:
@@ -159,35 +145,14 @@ def most_accurate(rows: Sequence[Row]) -> Row:
     return rows[max(range(len(rows)), key=lambda n: (known[n]["dev_accuracy"], -known[n]["dev_loss"]))]
 
 
-def held_out_tenth(problem: Problem) -> np.ndarray:
-    """A drawn tenth of the training images, which chooses models and settings."""
-    chosen = np.zeros(len(problem.train.labels), bool)
-    order = np.random.default_rng(problem.config.seed).permutation(len(chosen))
-    chosen[order[: max(1, len(chosen) // 10)]] = True
-    return chosen
-
-
-def grid_cells(config: Config, side: int) -> int:
-    """Cells along a side: as asked for, or near a quarter of it."""
-    return config.grid or max(4, round(side / 4))
-
-
-def most_octaves(side: int) -> int:
-    """Octaves whose coarsest wavelet is at most half an image wide."""
-    return side.bit_length() - 2
-
+# --- pixels --------------------------------------------------------------------------------------------------------------
 
 _ridge = 1e-4  # of the sweeps with a bound on the curvature, in units of the features' mean square
+_quadratic_sweeps = 30
+Model = tuple[Any, Callable[[Array], Array]]  # the saved arrays, and the logits of features
 
 
-class Model(NamedTuple):
-    """The saved arrays of a model, and its logits."""
-
-    params: Any
-    logits: Callable[[Array], Array]
-
-
-def pixels(problem: Problem, method: str) -> Parts:
+def _pixels(problem: Problem, method: str) -> Parts:
     """A method on pixels; the explicit solution has a row per depth."""
     for layers in problem.config.layers if method == "explicit" else (1,):
         key = make_key(method, method, layers=layers)
@@ -201,8 +166,8 @@ def layer_inputs(row: Row, H: Array) -> Array:
 
 def _measure(problem: Problem, key: Row) -> list[Row]:
     """The row of a model; interrupted sweeps continue."""
-    config, method, tenth = problem.config, key["method"], held_out_tenth(problem)
-    sweeps = {"scaling": config.sweeps, "quadratic": config.quadratic_sweeps}.get(method, 0)
+    method, held_out = key["method"], problem.held_out
+    number = {"scaling": problem.config.sweeps, "quadratic": _quadratic_sweeps}.get(method, 0)
     K = None if method == "quadratic" else problem.K
     train, test = (split._replace(H=layer_inputs(key, split.H)) for split in (problem.train, problem.test))
     checkpoints = problem.folder.path / "checkpoints" / f"{row_name(key)}.partial"
@@ -214,16 +179,16 @@ def _measure(problem: Problem, key: Row) -> list[Row]:
         problem.folder.log(event="sweep", solver=key["solver"], sweep=sweep, loss=loss, seconds=seconds)
 
     with stage(row_name(key), "sweeps") as progress:
-        options = {"sweeps": sweeps, "checkpoints": checkpoints, "on_sweep": on_sweep, "progress": progress}
+        options = {"sweeps": number, "checkpoints": checkpoints, "on_sweep": on_sweep, "progress": progress}
         params, logits = _solve(key, train, K, options)
         jax.block_until_ready(params)
     seconds = time.perf_counter() - start
     both = (logits(train.H), logits(test.H))
-    part = _solve(key, train.rows(~tenth), K, {"sweeps": sweeps})  # which has not seen the held-out tenth
-    dev = part.logits(train.H[tenth])
-    row: Row = {"epochs": sweeps, "priming_number": K, "seconds": seconds, **dev_scores(problem, dev)}
+    _, of_part = _solve(key, train.rows(~held_out), K, {"sweeps": number})  # which has not seen the held-out tenth
+    dev = of_part(train.H[held_out])
+    row: Row = {"epochs": number, "priming_number": K, "seconds": seconds, **dev_scores(problem, dev)}
     if method == "explicit":
-        temperature = fit_temperature(dev, problem.train.labels[tenth])
+        temperature = fit_temperature(dev, problem.train.labels[held_out])
         cooled = both[1] / temperature
         row |= {"temperature": temperature, "calibrated_loss": mean_loss(cooled, problem.test.Y)}
         row |= {"calibrated_error": calibration_error(cooled, problem.test.labels)}
@@ -235,10 +200,10 @@ def _solve(key: Row, split: Split, K: Any, options: Any) -> Model:
     H, Y, _ = split
     if key["method"] == "explicit":
         decoders = explicit_decoders(split, K, key["layers"])
-        return Model(list(decoders), functools.partial(stack_logits, decoders))
+        return list(decoders), functools.partial(stack_logits, decoders)
     if key["method"] == "quadratic":
-        return linear(curvature_bound_sweeps(H, Y, ridge=_ridge, **options))
-    return linear(iterative_scaling_sweeps(H, Y, explicit_solution(dense_cooccurrence(H, Y), K), **options))
+        return linear(sweeps.curvature_bound_sweeps(H, Y, ridge=_ridge, **options))
+    return linear(sweeps.iterative_scaling_sweeps(H, Y, explicit_solution(dense_cooccurrence(H, Y), K), **options))
 
 
 def explicit_decoders(split: Split, K: float, layers: int) -> tuple[Array, ...]:
@@ -248,31 +213,211 @@ def explicit_decoders(split: Split, K: float, layers: int) -> tuple[Array, ...]:
 
 def linear(fit: SoftmaxFit) -> Model:
     """A softmax layer with an intercept."""
-    return Model({"U": fit.U, "intercept": fit.intercept}, fit.logits)
+    return {"U": fit.U, "intercept": fit.intercept}, fit.logits
 
 
-def epochs(row: Row) -> str:
+# --- least squares and a softmax layer on random Fourier features of scattering ----------------------------------------------
+# Descriptors of some hundred numbers become thousands of cosines, a block of images at a time, and only `HᵀH` and `HᵀY` are
+# kept of those. The held-out tenth chooses the ridge and a temperature for each readout; both are then fitted to all images.
+
+_scale = 0.7  # of the frequencies; the kernel is `exp(-scale² d²/2)`, d in units of the root mean square of the descriptors
+_axes = 400  # principal components of the averages in a descriptor
+_kernel_sweeps = 6  # with the bound on the curvature: on nine tenths from the least-squares solution, then as many on all
+_ridges = (1e-4, 1e-3, 1e-2, 1e-1)  # to choose from by the squared error on the held-out tenth
+_least_ridge = 1e-4  # with less, HᵀH of fewer images than features cannot be factorised in float32
+_matrices = 4  # of D x D numbers: sums, a covariance, its factor, and what LAPACK copies
+
+
+def flops(function: Callable, *inputs: Any) -> float:
+    """Floating-point operations of a call on arrays of these shapes, by XLA."""
+    return float((jax.jit(function).lower(*inputs).cost_analysis() or {}).get("flops", 0.0))
+
+
+def _pools(shape: tuple[int, ...]) -> Callable[[Array], Array]:
+    """Averages of moduli of wavelets over a grid: images to [m, D]."""
+    side = min(shape[1:])  # the coarsest wavelet is at most half an image wide
+    bank = wavelets(shape[1:], octaves=min(3, side.bit_length() - 2), angles=6, grid=max(4, round(side / 4)))  # 4 pixels a cell
+    return functools.partial(scattering_pools, bank=bank)
+
+
+class Described(NamedTuple):
+    """Descriptors of training and test images, weights of features, and their cost."""
+
+    train: Array
+    test: Array
+    weights: dict[str, Any]
+    seconds: float
+    flops: float
+
+
+@functools.lru_cache(maxsize=1)
+def describe_images(config: Config) -> Described:
+    """The descriptors of the images, shared by all linear classifiers of a run."""
+    images, start = read(config), time.perf_counter()
+    X, levels = images.train_images, images.levels
+    with stage("descriptors", "images") as progress:
+        axes = fit_axes(_pools(X.shape), X, levels, dimensions=_axes, seed=config.seed)
+        train, test = (describe(_pools(x.shape), axes, x, levels, progress=progress) for x in (X, images.test_images))
+    W = fourier_directions(key_of_seed(config.seed), train.shape[1], config.frequencies, scale=_scale)
+    seconds, image = time.perf_counter() - start, jax.ShapeDtypeStruct((1, *X.shape[1:]), train.dtype)
+    weights = {**axes._asdict(), "W": W}
+    cost = flops(_pools(image.shape), image) + 2 * weights["axes"].size  # of pooled responses and axes
+    return Described(train, test, weights, seconds, cost * len(train))
+
+
+def kernel_features(weights: Mapping[str, Any]) -> jax.tree_util.Partial:
+    """The features of descriptors, as a function that `jit` can take."""
+    return jax.tree_util.Partial(fourier_features, W=weights["W"])
+
+
+def kernel_logits(weights: Mapping[str, Any], params: Mapping[str, Array], X: np.ndarray, levels: int) -> Array:
+    """Logits of images [M, height, width] from a run's saved arrays."""
+    Z = describe(_pools(X.shape), Axes(weights["mean"], weights["axes"]), X, levels)
+    return streamed_logits(SoftmaxFit(params["U"], params["intercept"], ()), Z, kernel_features(weights))
+
+
+Readout = tuple[SoftmaxFit, SoftmaxFit, float, float]  # for all images, for nine tenths, the temperature and seconds
+
+
+def _kernel(problem: Problem, method: str) -> Parts:
+    """Least squares and a softmax layer on the same features, a row for each."""
+    key = {"method": method, "layers": 1, "features": method}
+    yield key, functools.partial(_both_readouts, problem, key)
+
+
+def _both_readouts(problem: Problem, key: Row) -> list[Row]:
+    config, (train, test, weights, feature_seconds, feature_flops) = problem.config, describe_images(problem.config)
+    features, (n, D, N) = kernel_features(weights), (config.frequencies, 2 * config.frequencies, problem.images.outputs)
+    about: Any = {"dimensions": D, "feature_seconds": feature_seconds, "weights": weights}
+    ridge, readouts = _fit(problem, train, features)
+    about |= {"ridge": ridge, "peak_bytes": peak_bytes()}
+    # of features, `HᵀH`, ridges and sweeps, by matrix products
+    H, factor, products = 2.0 * _axes * n, D**3 / 3, 2.0 * D * N
+    squares = len(train) * (H + D**2 * (1 + 1 / 8) + products) + (len(_ridges) + 1) * factor
+    softmax = 1.9 * _kernel_sweeps * len(train) * (H + 2 * products) + 2 * factor  # over nine tenths, and over all
+    rows = []
+    for solver, (fit, part, temperature, seconds) in readouts.items():
+        fit, part = (tempered(each, temperature, ridge)[0] for each in (fit, part))
+        fields = {"epochs": _kernel_sweeps if solver == "softmax" else 0, "temperature": temperature, **about}
+        fields |= {"solve_seconds": seconds, "seconds": feature_seconds + seconds}
+        fields |= {"flops": feature_flops + squares + softmax * (solver == "softmax")}
+        fields |= dev_scores(problem, streamed_logits(part, train[problem.held_out], features))
+        fields["part_test_accuracy"] = accuracy(streamed_logits(part, test, features), problem.test.labels)
+        logits = (streamed_logits(fit, Z, features) for Z in (train, test))
+        rows.append(keep(problem, {**key, "solver": solver}, linear(fit)[0], *logits, **fields))
+    return rows
+
+
+def _fit(problem: Problem, train: Array, features: Any) -> tuple[float, dict[str, Readout]]:
+    """The ridge that a held-out tenth chooses, and the classifier by solver."""
+    held_out, laps = problem.held_out, [time.perf_counter()]
+    Y, labels, rest = problem.train.Y, problem.train.labels[held_out], train[held_out]
+    chosen = (~held_out, held_out, slice(None))
+    part, other, whole = (sweeps.split_examples(train[rows], Y[rows], mesh=data_mesh()) for rows in chosen)
+
+    def sums(blocks: Any, name: str) -> sweeps.Gram:
+        with stage(name, "blocks") as progress:
+            return jax.block_until_ready(sweeps.gram_matrix(blocks, features, progress=progress))
+
+    def softmax_sweeps(gram: sweeps.Gram, blocks: Any, begun: SoftmaxFit, ridge: float, name: str) -> SoftmaxFit:
+        def on_sweep(sweep: int, loss: float, state: Any) -> None:
+            problem.folder.log(event="kernel_sweep", part=name, sweep=sweep, loss=loss)
+
+        with stage(name, "sweeps") as progress:
+            options: Any = {"sweeps": _kernel_sweeps, "on_sweep": on_sweep, "progress": progress}
+            return sweeps.gram_softmax_sweeps(gram, blocks, features, begun, ridge=ridge, **options)
+
+    gram = sums(part, "nine tenths of HᵀH")
+    with stage("ridge"):
+        ridge, squares = sweeps.choose_ridge(gram, _ridges, rest, Y[held_out], features)
+    temperature = fit_temperature(streamed_logits(squares, rest, features), labels)
+    laps.append(time.perf_counter())
+    begun, softmax_ridge = tempered(squares, temperature, ridge)
+    softmax_ridge = max(softmax_ridge, _least_ridge)
+    softmax = softmax_sweeps(gram, part, begun, softmax_ridge, "softmax, nine tenths")
+    softmax_temperature = fit_temperature(streamed_logits(softmax, rest, features), labels)
+    laps.append(time.perf_counter())
+    gram = sweeps.add_grams(gram, sums(other, "a tenth of HᵀH"))
+    all_squares = jax.block_until_ready(sweeps.gram_least_squares(gram, ridge=ridge))
+    laps.append(time.perf_counter())
+    all_softmax = jax.block_until_ready(softmax_sweeps(gram, whole, softmax, softmax_ridge, "softmax, all images"))
+    first, middle, last, end = np.diff([*laps, time.perf_counter()]).tolist()
+    return ridge, {
+        "least_squares": (all_squares, squares, temperature, first + last),
+        "softmax": (all_softmax, softmax, softmax_temperature, first + middle + last + end),
+    }
+
+
+# --- the experiment and its views ----------------------------------------------------------------------------------------
+
+METHODS: dict[str, Method] = {**dict.fromkeys(("explicit", "scaling", "quadratic"), _pixels), "kernel": _kernel}
+
+
+@refuses
+def check(config: Config) -> Iterator[tuple[Any, str]]:
+    """Refuse flags that do not fit each other."""
+    yield not (config.methods and config.layers), "--methods and --layers need at least one value each"
+    yield "optimum" in config.methods and not config.rates, "--rates without a value: give at least one, e.g. 0.01"
+
+
+@refuses
+def check_images(config: Config) -> Iterator[tuple[Any, str]]:
+    """Refuse flags that do not fit each other or the images."""
+    check(config)
+    side, D, present = min(read(config).train_images.shape[1:]), 2 * config.frequencies, host_bytes()
+    small = ", ".join(method for method in config.methods if method in ("cnn", *WITH_FEATURES))
+    yield small and side < 4, f"--methods {small} of images {side} pixels wide: use images of at least 4, or leave it out"
+    if not {*WITH_FEATURES} & set(config.methods):
+        return
+    held = 8 * D * len(read(config).train_images)  # the features of all training images, and of nine tenths
+    needed, most = 4 * _matrices * D**2, int((present / 4 / _matrices) ** 0.5 / 2)
+    here = f"{present / 1e9:,.0f} GB are here"
+    keeps = f"--methods optimum keeps {held / 1e9:,.0f} GB of features, and {here}: use fewer --frequencies, or --limit"
+    yield "optimum" in config.methods and held > present, keeps
+    taken = f"{_matrices} matrices of {D} x {D} numbers take {needed / 1e9:,.0f} GB, and {here}; use at most {most}"
+    yield needed > present, f"--frequencies {config.frequencies}: {taken}"
+
+
+def measure(methods: Mapping[str, Method], config: Config, folder: RunFolder) -> Parts:
+    """Every method that the flags name."""
+    images = read(config)
+
+    def split(X: np.ndarray, labels: np.ndarray) -> Split:
+        H, Y = pixel_features(X, images.levels), one_hot(labels, images.outputs)
+        return Split(jnp.asarray(H), jnp.asarray(Y), jnp.asarray(labels, jnp.int32))
+
+    train, test = split(images.train_images, images.train_labels), split(images.test_images, images.test_labels)
+    held_out, order = np.zeros(len(train.labels), bool), np.random.default_rng(config.seed).permutation(len(train.labels))
+    held_out[order[: max(1, len(order) // 10)]] = True
+    problem = Problem(config, folder, images, train, test, held_out, float(priming_number(train.H)))
+    console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")
+    for method in config.methods:
+        yield from methods[method](problem, method)
+    for path in folder.path.glob("checkpoints/*.partial"):  # the models are saved; these were for resuming
+        shutil.rmtree(path)
+
+
+def _epochs(row: Row) -> str:
     """Sweeps or epochs; a plus where training reached its last epoch before it stopped."""
     unit = " sweeps" * (row["solver"] in ("scaling", "quadratic", "softmax"))
     return f"{row['epochs']}{unit}{'+' * (not row.get('stopped', True))}" if row["epochs"] else ""
 
 
-COLUMNS = (
+_columns = (
     Column("method", row_name),
     Column("held-out %", "dev_accuracy", ".2f", 100),
     Column("test %", "test_accuracy", ".2f", 100),
     Column("train %", "train_accuracy", ".2f", 100),
     Column("test loss, nats", "test_loss", ".4f"),
     Column("calibration error, %", "calibration_error", ".2f", 100),
-    Column("epochs", epochs),
+    Column("epochs", _epochs),
     Column("D", "dimensions", ",d"),
     Column("MB", "bytes", ".2f", 1e-6),
     Column("seconds", "seconds", ".1f"),
 )
 # Models that are all fitted to the same nine tenths of the training images, and those fitted to all images after that.
-FAIR = (
-    Column("method", row_name),
-    Column("held-out %", "dev_accuracy", ".2f", 100),
+_fair = (
+    *_columns[:2],
     Column("held-out loss, nats", "dev_loss", ".4f"),
     Column("test %", lambda row: row.get("part_test_accuracy") or row["test_accuracy"], ".2f", 100),
     Column("test %, all images", lambda row: row["test_accuracy"] if "part_test_accuracy" in row else None, ".2f", 100),
@@ -282,29 +427,19 @@ FAIR = (
 )
 
 
-def patient(rows: Sequence[Row]) -> list[Row]:
-    """Without the rows of `rise`, a rule of stopping of earlier versions."""
-    return [row for row in rows if row.get("stop") != "rise"]
+def _patient(*methods: str) -> Callable[[Results], list[Row]]:
+    """Rows of methods, without the stopping rule `rise` of earlier versions."""
+    return lambda results: [row for row in where(results.rows, method=methods) if row.get("stop") != "rise"]
 
 
-def table(**fields: Any) -> Table:
-    """A table of the rows with these values."""
-    return Table(COLUMNS, lambda results: where(patient(results.rows), **fields))
+_all = Table(_columns, lambda results: sorted(results.rows, key=lambda row: row["test_accuracy"]))
+PAPER = Table(_columns, _patient("explicit", "cold", "warm"))
+OPPONENTS = Table(_fair, _patient("kernel", "trained_readout", "cnn", "network"))
+_error = lambda row: max(100 * (1 - row["test_accuracy"]), 1e-2)  # noqa: E731
+_log = {"xscale": "log", "yscale": "log", "ylabel": "test error (%)"}
 
 
-ALL = Table(COLUMNS, lambda results: sorted(results.rows, key=lambda row: row["test_accuracy"]))
-PAPER = table(method=("explicit", "cold", "warm"))
-_FITTED = ("kernel", "trained_readout", "cnn", "network")
-OPPONENTS = Table(FAIR, lambda results: where(patient(results.rows), method=_FITTED))
-
-
-_errors = {"xscale": "log", "yscale": "log", "ylabel": "test error (%)"}
-METHODS = Lines(
-    "methods", "seconds", lambda row: max(100 * (1 - row["test_accuracy"]), 1e-2), row_name, axes=_errors, legend="right"
-)
-
-
-def data_lines(results: Results) -> list[str]:
+def _data_lines(results: Results) -> list[str]:
     """What the rows were measured on."""
     row = results.rows[0]
     return [
@@ -314,67 +449,11 @@ def data_lines(results: Results) -> list[str]:
     ]
 
 
-_fair = "Fitted to the same nine tenths of the training images; the solved ones then to all of them."
+_fair_note = "Fitted to the same nine tenths of the training images; the solved ones then to all of them."
 VIEWS: Sequence[View] = [
-    data_lines,
-    ALL,
-    OPPONENTS._replace(note=_fair),
-    METHODS,
+    _data_lines,
+    _all,
+    OPPONENTS._replace(note=_fair_note),
+    Lines("methods", "seconds", _error, row_name, axes=_log, legend="right"),
     Section("Explicit, cold and warm", [PAPER]),
 ]
-_shared = {"epochs": 0, "priming_number": None, "backprop_free": True}  # of rows whose methods have no others
-_matrices = 4  # of D x D numbers: sums, a covariance, its factor, and what LAPACK copies
-
-
-@refuses
-def check(config: Config) -> Iterator[tuple[Any, str]]:
-    """Refuse flags that do not fit each other."""
-    methods = set(config.methods)
-    yield not (methods and config.layers), "--methods and --layers need at least one value each"
-    yield (
-        "optimum" in methods and not config.rates,
-        "--rates without a value: give at least one, e.g. 0.01",
-    )
-
-
-@refuses
-def check_images(config: Config) -> Iterator[tuple[Any, str]]:
-    """Refuse flags that do not fit each other or the images."""
-    check(config)
-    side = min(read(config).train_images.shape[1:])
-    halved = f"--methods cnn of images {side} pixels wide, which it halves twice: use images of at least 4, or leave it out"
-    yield "cnn" in config.methods and side < 4, halved
-    if not {*WITH_FEATURES} & set(config.methods):
-        return
-    octaves, wide = most_octaves(side), f"of images {side} pixels wide"
-    yield (config.octaves or 0) > octaves, f"--octaves {config.octaves} {wide}: use at most {octaves}"
-    yield grid_cells(config, side) > side, f"--grid {config.grid} {wide}: use at most {side} cells"
-    D, present = 2 * config.frequencies, host_bytes()
-    held = 8 * D * len(read(config).train_images)  # the features of all training images, and of nine tenths
-    yield (
-        "optimum" in config.methods and held > present,
-        (
-            f"--methods optimum keeps {held / 1e9:,.0f} GB of features, and {present / 1e9:,.0f} GB are here: use fewer "
-            "--frequencies, or --limit"
-        ),
-    )
-    needed, matrices = 4 * _matrices * D**2, f"{_matrices} matrices of {D} x {D} numbers"
-    machine = f"this machine has {present / 1e9:,.0f} GB; use at most {int((present / 4 / _matrices) ** 0.5 / 2)}"
-    taken = f"{matrices} take {needed / 1e9:,.0f} GB, and {machine}"
-    yield needed > present, f"--frequencies {config.frequencies}: {taken}"
-
-
-def measure(others: Mapping[str, Method], config: Config, folder: RunFolder) -> Parts:
-    """Every method; the functions of those that are not here are given by name."""
-    problem = make_problem(config, folder)
-    images, data = problem.images, about(problem)
-    console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")
-    for method in config.methods:
-        for key, part in others.get(method, pixels)(problem, method):
-            yield key, functools.partial(_complete, problem, part, data)
-    for path in folder.path.glob("checkpoints/*.partial"):  # the models are saved; these were for resuming
-        shutil.rmtree(path)
-
-
-def _complete(problem: Problem, part: Callable[[], Iterable[Row]], data: Row) -> list[Row]:
-    return [{**_shared, **row, **stored(problem, row), **data} for row in part()]

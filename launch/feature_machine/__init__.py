@@ -1,1 +1,0 @@
-"""Recursive feature machines: modular arithmetic, and tables."""

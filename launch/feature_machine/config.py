@@ -1,12 +1,10 @@
-"""The configurations of launch.feature_machine."""
+"""The configuration of launch.feature_machine."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from jexplicit.runs.bounds import Bounds, PositiveFloat, PositiveInt
-from launch.kit.command import Preset, Run
-
-Kernel = Literal["quadratic", "gaussian", "laplace"]
+from jexplicit.runs.bounds import Bounds, PositiveInt
+from launch.kit.command import Command, Preset, Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,14 +23,7 @@ class ModularConfig(Run):
     """Number of splits of the table."""
     solves: PositiveInt = 30
     """How many times the regression is solved."""
-    kernel: Kernel = "quadratic"
-    """Kernel. quadratic: (xᵀMz)². gaussian, laplace: of the distance by the metric M."""
-    ridge: PositiveFloat = 1e-6
-    """Ridge, relative to the mean of the kernel's diagonal."""
 
 
-PRESETS = {
-    "modular": {
-        "tiny": Preset(ModularConfig(out="runs/modular", modulus=7, seeds=2, solves=4, train_share=0.8), "p = 7; seconds.")
-    },
-}
+_tiny = Preset(ModularConfig(out="runs/modular", modulus=7, seeds=2, solves=4, train_share=0.8), "p = 7; seconds.")
+COMMANDS = {"modular": Command(ModularConfig, "launch.feature_machine.modular", {"tiny": _tiny})}

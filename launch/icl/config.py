@@ -8,23 +8,18 @@ from typing import Annotated, Any, ClassVar
 from icl.names import Inputs
 from jexplicit.nn.names import ScheduleName
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
-from launch.kit.command import Command, Preset
+from launch.kit.command import Command, Preset, Run
 
 
 @dataclass(frozen=True)
-class Flags:
+class Flags(Run):
     """Flags of all experiments."""
 
-    GROUPS: ClassVar = {"out": "run", "test_tasks": "measurements"}
+    GROUPS: ClassVar = {"test_tasks": "measurements"}
 
-    out: str
-    """Run folder to write: config, results, figures, report.md and the trained layers."""
     seed: Annotated[int, Bounds(at_least=0, at_most=2**32 - 1)] = 0
-    """First random seed; also the seed of the validation and test tasks."""
     devices: int | None = None
     """Number of devices to split the seeds over. Default: all accelerators, or one virtual CPU device per core."""
-    resume: bool = False
-    """Continue the interrupted run in --out, with its own configuration."""
     test_tasks: PositiveInt = 200_000
     """Number of fresh tasks that results are computed on, and of contexts whose eigenvalues rates are fitted to."""
 
@@ -56,9 +51,8 @@ class TrainingFlags(Flags):
     learning_rate: PositiveFloat = 1e-3
     """Learning rate of Adam at the first step."""
     cooling: ScheduleName = "cosine"
-    """Schedule of the learning rate over the steps of a training. cosine, linear: down to 0. exponential: down to a hundredth.
-    step: a tenth after two thirds of the steps. constant: no decay, and Adam's noise decides how close training comes to the
-    solution."""
+    """Schedule of the learning rate. cosine, linear: down to 0. exponential: down to a hundredth. step: a tenth after two
+    thirds of the steps. constant: no decay, and Adam's noise decides how close training comes to the solution."""
     validation_tasks: PositiveInt = 10_000
     """Number of tasks of the training curves, which are evaluated every 100 steps, of long trainings 200 times."""
 
@@ -73,8 +67,7 @@ class InputFlags(TaskFlags):
     """Flags of experiments whose inputs may have another distribution."""
 
     inputs: Inputs = "uniform"
-    """Distribution of each coordinate of x: uniform on [-1/2, 1/2], or normal or laplace with its variance, 1/12.
-    Solved rates are exact for each: they depend on the kurtosis E[x⁴]/E[x²]², 9/5, 3 and 6."""
+    """Distribution of each coordinate of x: uniform on [-1/2, 1/2], or normal or laplace with its variance, 1/12."""
 
 
 @dataclass(frozen=True)
@@ -195,12 +188,8 @@ class MarkovConfig(TrainingFlags):
     batch_size: PositiveInt = 64
     validation_tasks: PositiveInt = 1000
     test_tasks: PositiveInt = 5000
-    states: Annotated[int, Bounds(at_least=2, at_most=1000)] = 3
-    """Number of states of a chain, k."""
     length: Annotated[int, Bounds(at_least=2)] = 64
-    """Length of a sequence, T."""
-    alpha: Annotated[float, Bounds(at_least=1e-30, at_most=1e30)] = 1.0
-    """Parameter of the Dirichlet distribution from which each row of a transition matrix is drawn."""
+    """Length of a sequence of a chain of three states, T."""
 
 
 _tiny = {"dim": 2, "context": 3, "test_tasks": 200, "seeds": 2, "steps": 100, "batch_size": 16, "validation_tasks": 50}
@@ -212,29 +201,29 @@ _presets = {
 }
 
 
-def _command(name: str, config: type[Flags], where: str, tiny: Mapping[str, Any], presets: Mapping[str, Preset]) -> Command:
+def _command(name: str, config: type[Flags], where: str, tiny: Mapping[str, Any]) -> Command:
     """An experiment with the preset `tiny` beside others."""
     small = {field.name: _tiny[field.name] for field in dataclasses.fields(config) if field.name in _tiny}
     quick = Preset(config(**{"out": f"runs/icl_{name}_tiny", **small, **tiny}), "seconds; the numbers mean nothing.")
-    function = f"launch.icl.{where}:{name.upper().replace('-', '_')}"
-    return Command(config, function, {"tiny": quick, **presets}, f"icl {name}")
+    presets, function = _presets if name == "multi-step" else {}, name.upper().replace("-", "_")
+    return Command(config, f"launch.icl.{where}:{function}", {"tiny": quick, **presets}, f"icl {name}")
 
 
 COMMANDS = {
-    name: _command(name, config, where, tiny, _presets if name == "multi-step" else {})
+    name: _command(name, config, where, tiny)
     for name, config, where, tiny in (
-        ("one-step", OneStepConfig, "layers", {}),
-        ("multi-step", MultiStepConfig, "layers", {"warm_steps": 100}),
+        ("one-step", OneStepConfig, "rates", {}),
+        ("multi-step", MultiStepConfig, "rates", {"warm_steps": 100}),
         ("depths", DepthsConfig, "rates", {"depths": 3}),
-        ("curvature", CurvatureConfig, "layers", {"contexts": (3, 5)}),
+        ("curvature", CurvatureConfig, "rates", {"contexts": (3, 5)}),
         ("nonlinear", NonlinearConfig, "problems", {"steps": 8}),
         ("copy", CopyConfig, "problems", {}),
-        ("softmax", SoftmaxConfig, "layers", {}),
-        ("deep-softmax", DeepSoftmaxConfig, "layers", {"warm_steps": 100}),
-        ("noisy", NoisyConfig, "diversity", {}),
-        ("task-diversity", TaskDiversityConfig, "diversity", _few_tasks),
+        ("softmax", SoftmaxConfig, "rates", {}),
+        ("deep-softmax", DeepSoftmaxConfig, "rates", {"warm_steps": 100}),
+        ("noisy", NoisyConfig, "problems", {}),
+        ("task-diversity", TaskDiversityConfig, "problems", _few_tasks),
         ("newton", NewtonConfig, "rates", {"depths": 3}),
-        ("mesa", MesaConfig, "recurrences", {}),
+        ("mesa", MesaConfig, "rates", {}),
         ("markov", MarkovConfig, "problems", {"length": 8, "steps": 8}),
     )
 }

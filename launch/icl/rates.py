@@ -1,162 +1,198 @@
-"""Runs of launch.icl, solved layers by depth, and Newton's steps.
+"""Experiments of launch.icl on regression: trained and solved layers, Newton's steps, and online estimators."""
 
-An experiment is a config and a line of COMMANDS in launch.icl.config, and its rows, views and `experiment` in a file here.
-"""
-
-import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+import scipy
+from jax import lax
 
-from icl.rates import (
-    Polynomial,
-    Spectrum,
-    chebyshev_rates,
-    context_eigenvalues,
-    equivalent_steps,
-    evaluate_polynomial,
-    least_loss,
-    newton_residual,
-    optimal_polynomials,
-    residual,
-    spectral_law,
-    weighted_eigenvalues,
-)
-from icl.tasks import Tasks
-from jexplicit.runs.devices import compile_quickly, use_devices
-from jexplicit.runs.files import host_bytes
+from icl import rates, recurrences
+from icl.attention import head_maps, interpolate, ridge, softmax_descent_layer, softmax_layers
+from icl.rates import Polynomial, context_eigenvalues, evaluate_polynomial, optimal_polynomials
+from icl.recurrences import Dynamics, Stream, Streams, delta_losses, hebbian_losses, mesa_recursion
+from icl.tasks import Tasks, sample_tasks, vmap_tasks
+from jexplicit.runs.devices import full_precision
 from jexplicit.runs.progress import stage
-from launch.icl.config import COMMANDS, DepthsConfig, Flags, InputFlags, LayerFlags, NewtonConfig, TaskFlags
-from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.kit.views import Column, Lines, Results, Row, Table, View, cell, pivot, points
+from launch.icl import config as configs
+from launch.icl import training
+from launch.icl.config import LayerFlags, MultiStepConfig
+from launch.icl.training import LOSS, STYLES, TEST, VALIDATION, Family, Model, experiment, make_model, measures, random_key
+from launch.kit.experiment import RunFolder
+from launch.kit.views import Column, Images, Lines, Results, Row, Table, cell, means, melt, pivot, pivot_table, points, where
 
-# Streams of random numbers that depend on --seed; none of them is a training seed's own.
-VALIDATION, TEST, SPECTRUM, SWEEP = 101, 102, 103, 104
-_short = 1 << 20  # tasks of a training: fewer take longer to compile than to train on
-_copies = 8  # of a float32 batch and of the weights, while a step is computed
+# Linear attention on linear regression compared with gradient descent (von Oswald 2023).
 
-
-C_co = TypeVar("C_co", bound=Flags, covariant=True)
-
-
-class Job(NamedTuple, Generic[C_co]):
-    """A run: its flags and its folder."""
-
-    config: C_co
-    folder: RunFolder
+_penalty = 1e-6  # of ridge regression on tasks without noise
 
 
-def experiment(
-    name: str,
-    rows: Callable[..., Iterable[Row]],
-    views: list[View],
-    *,
-    title: str,
-    keys: Callable[[Any], Iterable[dict[str, Any]]] = lambda config: [{}],
-) -> Experiment:
-    """An experiment of parts `rows(job, **key)`.
-
-    keys: of the parts, from the config; rows have the fields of their key.
-    """
-
-    def parts(config: Any, folder: RunFolder) -> Iterator[Part]:
-        about, job = {"task": "linear", "heads": 1, "steps": 0}, Job(config, folder)
-        for key in keys(config):
-            yield {"experiment": name, **key}, lambda key=key: [{**about, **row} for row in rows(job, **key)]
-
-    def checked(config: Flags) -> None:
-        check_flags(config)
-        use_devices(config.devices)
-
-    return Experiment(f"icl {name}", COMMANDS[name].config, parts, views, COMMANDS[name].presets, checked, title=title)
+def _regression(config: configs.OneStepConfig | MultiStepConfig, folder: RunFolder) -> list[Row]:
+    """Untrained, trained and interpolated predictors; several layers are also trained from the solution."""
+    runs, model = {"cold": config.steps}, make_model(config)
+    if isinstance(config, MultiStepConfig):
+        model = make_model(config, config.layers, recurrent=config.recurrent)
+        runs |= {"warm": config.warm_steps} if config.warm_steps else {}
+    constructed, families = training.constructed_layers(config, model), training.descent_families(config, model)
+    (_, about), *_ = training.descent_family(config, model, "gd++").members
+    by_ridge = lambda penalty, batch: vmap_tasks(lambda s: ridge(s, penalty))(batch)  # noqa: E731
+    families += [
+        Family("constructed", training.make_regression(model).predict, [(constructed, about)]),
+        Family("ridge", by_ridge, [(jnp.asarray(_penalty, jnp.zeros(()).dtype), {})]),
+    ]
+    for start, steps in runs.items():
+        trained = training.trained_family(config, folder, model, start=start, steps=steps)
+        families.append(training.with_descent_rates(model, trained) if model.recurrent else trained)
+        if start == "cold":
+            middle = [(interpolate(layers, constructed, dim=model.tasks.dim), entry) for layers, entry in trained.members]
+            families.append(trained._replace(name="interpolated", members=middle))
+    return training.measure_families(config, model, families)
 
 
-def check_flags(config: Flags) -> None:
-    """Refuse flags without values, and sizes beyond memory; set compilation effort."""
-    for field in dataclasses.fields(config):
-        if getattr(config, field.name) == ():
-            flag, default = field.name.replace("_", "-"), " ".join(map(str, field.default))  # pyright: ignore[reportArgumentType]
-            raise ValueError(f"--{flag} without a value: leave the flag out, or give some, such as {default}")
-    if isinstance(config, LayerFlags):
-        d, layers = config.dim + 1, getattr(config, "layers", 1)
-        numbers = config.batch_size * (config.context + 1) * d + layers * d**2
-        flags = f"--dim {config.dim} --context {config.context} --batch-size {config.batch_size}"
-        if (needed := _copies * 4 * numbers) > (present := host_bytes()):
-            takes = f"tokens and weights take {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB"
-            raise ValueError(f"{flags}: {takes}: use smaller values")
-        if config.batch_size * config.steps <= _short:
-            compile_quickly()
-
-
-def random_key(config: Flags, stream: int) -> Array:
-    """The key of a stream of random numbers."""
-    return jax.random.fold_in(jax.random.key(config.seed), stream)
-
-
-class Model(NamedTuple):
-    """K layers on some tasks, with shared weights (recurrent) or separate ones."""
-
-    tasks: Tasks
-    layers: int
-    recurrent: bool
-
-    @property
-    def sizes(self) -> dict[str, Any]:
-        """Its sizes, as rows have them."""
-        tasks = self.tasks
-        return {"layers": self.layers, "recurrent": self.recurrent, "dim": tasks.dim, "context": tasks.context}
-
-    @property
-    def reference(self) -> str:
-        """The descent that K layers are expected to perform."""
-        return "gd" if self.layers == 1 else "gd++"
-
-    def row(self, predictor: str, **more: Any) -> dict[str, Any]:
-        """A row about these tasks of linear regression."""
-        return {"predictor": predictor, "reference": self.reference, "inputs": self.tasks.inputs} | self.sizes | more
-
-
-def make_model(config: TaskFlags, layers: int = 1, *, recurrent: bool = True) -> Model:
-    """K layers on the flags' tasks, by default of inputs U(-1/2, 1/2)."""
-    inputs = config.inputs if isinstance(config, InputFlags) else "uniform"
-    return Model(Tasks(dim=config.dim, context=config.context, inputs=inputs), layers, recurrent or layers == 1)
-
-
-def model_name(row: Row) -> str:
-    """The name of K layers in files and events, such as K2_recurrent_d10_N25."""
-    kind = "" if row["layers"] == 1 else "_recurrent" if row["recurrent"] else "_layers"
-    return f"K{row['layers']}{kind}_d{row['dim']}_N{row['context']}"
-
-
-@functools.lru_cache(maxsize=16)
-def spectrum(config: TaskFlags, tasks: Tasks) -> Spectrum:
-    """The law of the eigenvalues that layers are solved for."""
-    return spectral_law(random_key(config, SPECTRUM), tasks, config.test_tasks)
-
-
-COLOURS = {  # distinguishable for colour-blind readers too
-    "gd": "#e69f00",
-    "gd++": "#009e73",
-    "closed_form": "#000000",
-    "constructed": "#56b4e9",
-    "trained": "#0072b2",
-    "warm": "#cc79a7",
-    "interpolated": "#d55e00",
-    "ridge": "#999999",
+_panels = {
+    **{"loss": "validation loss", "cosine": "cosine of sensitivities"},
+    **{"prediction_difference": "distance of predictions", "model_difference": "distance of sensitivities"},
 }
-LOSS = "loss (half mean square)"
+
+
+def _training_curves(results: Results) -> list[str]:
+    """The figure of training: loss, agreement and distances by step (paper, Fig. 2)."""
+    model = training.model_name(results.rows[0])
+    found = training.curves(results, {"trained": f"cold_{model}", "warm": f"warm_{model}"})
+    rows = [{**row, "series": row["label"] if "step" in row else row["series"]} for row in found]
+    by_panel: dict[str, Any] = {label: {"yscale": "log", "ylim": (1e-3, None)} for label in list(_panels.values())[2:]}
+    by_panel |= {_panels["loss"]: {"yscale": "log"}}  # a warm start begins at a distance of 0
+    axes, shown = {"xlabel": "training step", "ylabel": ""}, melt(rows, _panels)
+    figure = Lines(f"training_{model}", "step", "value", "series", "measure", shown, STYLES, axes, by_panel, (3.4, 3.2))
+    return figure._replace(legend="right")(results)
+
+
+ONE_STEP = experiment("one-step", _regression, [training.COMPARISON, _training_curves], title="One layer is one step")
+MULTI_STEP = experiment(
+    "multi-step", _regression, [training.COMPARISON, _training_curves], title="Several layers are steps of GD++"
+)
+
+
+# Softmax attention, in one layer and in several.
+
+_heads = {"1 head": "softmax_1_heads", "2 heads": "softmax_2_heads"}  # names in files and events, by label
+_starts = {"cold": "softmax_cold", "warm": "softmax_warm"}
+_sharpness = 0.3  # of the scores of the first layer, which are below 1
+
+
+def _softmax(config: configs.SoftmaxConfig, folder: RunFolder) -> list[Row]:
+    """One softmax layer, and the products of its heads in heads.npz."""
+    model = make_model(config)
+    problem = training.make_regression(model, softmax=True)
+    layer = softmax_descent_layer(model.tasks.dim, model.tasks.context, _centred_rate(config, model.tasks))
+    trained = partial(training.trained_family, config, folder, model, problem=problem)
+    found = [trained(name=name, heads=n) for n, name in enumerate(_heads.values(), 1)]
+    found.append(Family("constructed", problem.predict, [(layer, {"heads": 2})]))
+    products = {}
+    for family, heads in zip(found, (*_heads, "2 heads"), strict=True):
+        M, R = head_maps(family.members[0][0])  # [1, heads, width, width]
+        products[f"{family.name}, {heads}"] = np.asarray(M[0] * R[0, :, -1:, -1:])
+    np.savez_compressed(folder.path / "heads.npz", **products)
+    return training.measure_families(config, model, [*training.descent_families(config, model), *found])
+
+
+@full_precision
+def _centred_rate(config: LayerFlags, tasks: Tasks) -> float:
+    """The best η on centred inputs, `E tr S / E tr S²`."""
+    X = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks).X
+    centred = X - jnp.mean(X, axis=0, keepdims=True)
+    S = jnp.einsum("nib,njb->bij", centred, centred) / tasks.context
+    return float(jnp.mean(jnp.trace(S, axis1=1, axis2=2)) / jnp.mean(jnp.sum(S**2, axis=(1, 2))))
+
+
+def _deep_softmax(config: configs.DeepSoftmaxConfig, folder: RunFolder) -> list[Row]:
+    """Layers with two heads: constructed, and trained from random weights and from these."""
+    model = make_model(config, config.layers, recurrent=config.recurrent)
+    problem = training.make_regression(model, softmax=True)
+    exploding = training.make_regression(model, softmax=True, clip=training.WARM_CLIP)  # constructed layers stay below
+    linear, rates = training.constructed_layers(config, model), training.descent(config, model, "gd++")[0].eta
+    sharpness = (_sharpness * rates / rates[0])[: len(linear.P)]  # inputs shrink from layer to layer, as rates grow
+    layers = softmax_layers(linear, model.tasks.context, sharpness=sharpness)
+    trained = partial(training.trained_family, config, folder, model, heads=2)
+    families = [Family("constructed", exploding.predict, [(layers, {"heads": 2})])]
+    families.append(trained(name=_starts["cold"], problem=problem))
+    if config.warm_steps:
+        warm: Any = {"start": "warm", "init": lambda key: layers, "steps": config.warm_steps}
+        families.append(trained(name=_starts["warm"], problem=exploding, **warm))
+    return training.measure_families(config, model, [*training.descent_families(config, model), *families])
+
+
+def _head_products(results: Results) -> dict[str, dict[str, np.ndarray]]:
+    """The products of each head and their sum (paper, Fig. 12)."""
+    return {
+        label: {f"head {n + 1}": product for n, product in enumerate(heads)} | {"sum": heads.sum(axis=0)}
+        for label, heads in results.arrays("heads.npz").items()
+    }
+
+
+_softmax_note = "von Oswald et al. 2023, Fig. 11 and 12 (5000 steps): one head is worse than descent, two come close."
+_softmax_views = [measures(note=_softmax_note), training.loss_by_step("softmax", _heads), Images("heads", _head_products)]
+SOFTMAX = experiment("softmax", _softmax, _softmax_views, title="Softmax")
+_deep_views = [measures(), training.loss_by_step("deep_softmax", _starts)]
+DEEP_SOFTMAX = experiment("deep-softmax", _deep_softmax, _deep_views, title="Layers of softmax attention")
+
+
+# GD++ lowers the largest eigenvalues of XᵀX (von Oswald 2023, App. A.10).
+
+_paper_gamma = {10: 0.179, 25: 0.099, 50: 0.056, 100: 0.029}  # of its trained transformers, by N
+_most = 10_000  # whose eigenvalues are measured, at most
+
+
+def _curvature(config: configs.CurvatureConfig, folder: RunFolder, context: int) -> Iterator[Row]:
+    """The best layers and trained ones, and eigenvalues before and after a layer."""
+    model = make_model(replace(config, context=context), 2)
+    rates, seconds = training.descent(config, model, "gd++")
+    values = context_eigenvalues(random_key(config, training.SPECTRUM + 100), model.tasks, min(config.test_tasks, _most))
+    found: Row = {"loss": rates.loss, "gamma": float(rates.gamma[0]), "eta": float(rates.eta[0]), "seconds": seconds}
+    after = values * (1 - found["gamma"] * values) ** 2  # von Oswald et al. 2023, Eq. 23
+    for name, part in (("", values), ("_after", after)):
+        highest = part.max(axis=1)
+        found |= {f"eigenvalue_max{name}": float(highest.max()), f"mean_eigenvalue_max{name}": float(highest.mean())}
+        with np.errstate(divide="ignore"):  # fewer pairs than inputs
+            found |= {f"condition{name or '_before'}": float(np.median(highest / part.min(axis=1)))}
+    yield model.row("closed_form", **found)
+    for _, entry in training.with_descent_rates(model, training.trained_family(config, folder, model)).members:
+        tied = {name: np.full(2, entry[name]) for name in ("eta", "gamma")}
+        yield model.row("trained", **entry, loss=evaluate_polynomial(values, rates._replace(**tied), model.tasks).loss)
+
+
+def _largest(when: str) -> Callable[[Row], Any]:
+    return cell("closed_form", lambda row: f"{row[f'eigenvalue_max{when}']:.2f} ({row[f'mean_eigenvalue_max{when}']:.2f})")
+
+
+CURVATURE_TABLE = Table(
+    [
+        Column("N", "context"),
+        Column("γ: solved", cell("closed_form", "gamma"), ".4f"),
+        Column("trained here", cell("trained", "gamma"), ".4f"),
+        Column("steps", cell("trained", "steps")),
+        Column("paper, trained", lambda line: _paper_gamma.get(line["context"]), ".3f"),
+        Column("largest eigenvalue before", _largest("")),
+        Column("after", _largest("_after")),
+        Column("median condition number before", cell("closed_form", "condition_before"), ".3g"),
+        Column("after", cell("closed_form", "condition_after"), ".3g"),
+    ],
+    lambda results: pivot(
+        means(where(results.rows, experiment="curvature"), ["context", "predictor"]), ["context"], "predictor"
+    ),
+    note="Eigenvalues are the largest of all contexts and, in brackets, the mean of a context's largest.",
+)
+_by_context = lambda config: [{"context": N} for N in config.contexts]  # noqa: E731
+CURVATURE = experiment("curvature", _curvature, [CURVATURE_TABLE], title="Curvature", keys=_by_context)
 
 
 # How the loss of solved layers of GD++ falls with their number.
 
-BOUND = "any polynomial of the degree"
-SERIES = {
+_bound = "any polynomial of the degree"
+_series = {
     ("gd", True): "GD, one rate",
     ("gd++", True): "GD++, recurrent",
     ("gd++", False): "GD++, separate rates",
@@ -165,87 +201,83 @@ SERIES = {
 _deepest_bound = 5  # layers: of degree 121
 
 
-def depths(job: Job[DepthsConfig]) -> Iterator[Row]:
+def _depths(config: configs.DepthsConfig, folder: RunFolder) -> Iterator[Row]:
     """A row for each depth of each series, and each degree bounded."""
-    config = job.config
     with stage("spectrum of the contexts"):
-        law = spectrum(config, tasks := make_model(config).tasks)
+        law = training.spectrum(config, tasks := make_model(config).tasks)
         fresh = context_eigenvalues(random_key(config, TEST), tasks, config.test_tasks)
     solved, K = {}, config.depths
-    for name, tied in SERIES:
-        with stage(f"1 to {K} layers of {SERIES[name, tied]}"):
+    for name, tied in _series:
+        with stage(f"1 to {K} layers of {_series[name, tied]}"):
             if name == "chebyshev":
-                found = [Polynomial(*chebyshev_rates(law.bound, tasks.context, n), np.nan) for n in range(1, K + 1)]
+                found = [Polynomial(*rates.chebyshev_rates(law.bound, tasks.context, n), np.nan) for n in range(1, K + 1)]
             else:
                 found = optimal_polynomials(law, tasks, layers=K, tied=tied, plus_plus=name != "gd", seed=config.seed)
         solved[name, tied] = found
-        for rates in found:  # the expectation of the loss over weights and queries
-            about = {"eta": rates.eta.tolist(), "gamma": rates.gamma.tolist(), "test_tasks": config.test_tasks}
-            yield Model(tasks, len(rates.eta), tied).row(name, **about, **evaluate_polynomial(fresh, rates, tasks)._asdict())
-    for n, rates in enumerate(solved["gd++", False][:_deepest_bound], 1):  # on the law that the rates were fitted to
-        least = least_loss(law, tasks, (3**n - 1) // 2)
-        yield Model(tasks, n, False).row("bound", loss=least, above_bound=rates.loss / least - 1)
+        for one in found:  # the expectation of the loss over weights and queries
+            about = {"eta": one.eta.tolist(), "gamma": one.gamma.tolist(), "test_tasks": config.test_tasks}
+            yield Model(tasks, len(one.eta), tied).row(name, **about, **evaluate_polynomial(fresh, one, tasks)._asdict())
+    for n, one in enumerate(solved["gd++", False][:_deepest_bound], 1):  # on the law that the rates were fitted to
+        least = rates.least_loss(law, tasks, (3**n - 1) // 2)
+        yield Model(tasks, n, False).row("bound", loss=least, above_bound=one.loss / least - 1)
 
 
 def _depth_series(row: Row) -> str:
-    return BOUND if row["predictor"] == "bound" else SERIES[row["predictor"], row["recurrent"]]
+    return _bound if row["predictor"] == "bound" else _series[row["predictor"], row["recurrent"]]
 
 
 DEPTHS_TABLE = Table(
     [
         Column("K", "layers"),
-        *(Column(name, cell(name, "loss"), "#.3g") for name in (*SERIES.values(), BOUND)),
-        Column("solved GD++ above it, %", cell(BOUND, "above_bound"), ".1f", 100),
+        *(Column(name, cell(name, "loss"), "#.3g") for name in (*_series.values(), _bound)),
+        Column("solved GD++ above it, %", cell(_bound, "above_bound"), ".1f", 100),
     ],
     lambda results: pivot(results.rows, ["layers"], _depth_series),
     note="From K = 7 on no separate rates are searched for: they are Chebyshev's. No layers whose residual is a polynomial of "
     "the degree of GD++, (3^K - 1)/2, are below the bound. It and the distance to it are of the law that rates are fitted to, "
     "with its extrapolated tails; the other losses are of fresh contexts.",
 )
-_marker = {"marker": "o", "markersize": 4}
-_styles = {name: {"color": COLOURS[c], **_marker} for name, c in zip(SERIES.values(), ("gd", "gd++", "trained"), strict=False)}
-_styles |= {"Chebyshev rates": {"color": "black", "marker": "x", "linestyle": ":"}, BOUND: {"color": "grey", "linestyle": "--"}}
-DEPTHS_AXES = {"xlabel": "layers K", "ylabel": LOSS, "yscale": "log"}
-DEPTHS_FIGURE = Lines("depths", "layers", "loss", _depth_series, styles=_styles, axes=DEPTHS_AXES)
-DEPTHS = experiment("depths", depths, [DEPTHS_TABLE, DEPTHS_FIGURE], title="Depth")
+_styles = {"Chebyshev rates": {"color": "black", "marker": "x", "linestyle": ":"}, _bound: {"color": "grey", "linestyle": "--"}}
+_depths_axes = {"xlabel": "layers K", "ylabel": LOSS, "yscale": "log"}
+_depths_figure = Lines("depths", "layers", "loss", _depth_series, styles=_styles, axes=_depths_axes)
+DEPTHS = experiment("depths", _depths, [DEPTHS_TABLE, _depths_figure], title="Depth")
 
 
 # Newton's steps that a solved layer of GD++ replaces (Fu et al. 2023).
 
-CONDITION = {"well-conditioned": 1.0, "ill-conditioned": 100.0}  # of the covariance of inputs, the latter as in Fu et al.
+_condition = {"well-conditioned": 1.0, "ill-conditioned": 100.0}  # of the covariance of inputs, the latter as in Fu et al.
 _steps = 70  # most steps of Newton's iteration
 _contexts = 50_000  # fresh ones, at most: each step is evaluated on all
 _lowest = 1e-9  # of the losses in the figure
 
 
-def newton(job: Job[NewtonConfig], task: str) -> Iterator[Row]:
+def _newton(config: configs.NewtonConfig, folder: RunFolder, task: str) -> Iterator[Row]:
     """Losses of 1, 2, .. solved layers, with equivalent Newton's steps."""
-    config, powers = job.config, CONDITION[task] ** -0.5
-    tasks = replace(make_model(config).tasks, inputs="normal")
+    tasks, powers = replace(make_model(config).tasks, inputs="normal"), _condition[task] ** -0.5
     if powers < 1:
         tasks = replace(tasks, scales=tuple(np.geomspace(1, powers, config.dim).tolist()))
-    number = min(config.test_tasks, _contexts)
+    N, number = tasks.context, min(config.test_tasks, _contexts)
     with stage(f"{task} inputs: layers and Newton's steps"):
-        solved = optimal_polynomials(spectrum(config, tasks), tasks, layers=config.depths, tied=False, seed=config.seed)
+        solved = optimal_polynomials(
+            training.spectrum(config, tasks), tasks, layers=config.depths, tied=False, seed=config.seed
+        )
         with jax.enable_x64(True):
-            values, weights = map(jnp.asarray, weighted_eigenvalues(random_key(config, TEST), tasks, number))
-            rates = [(jnp.asarray(p.eta), jnp.asarray(p.gamma)) for p in solved]
-            layers = [float(layers_loss(values, weights, eta, gamma, tasks)) for eta, gamma in rates]
-            steps = [float(newton_loss(values, weights, float(k))) for k in range(_steps)]
-    job.folder.log(event="newton", task=task, layers=layers, from_identity=steps)
-    for rates, loss in zip(solved, layers, strict=True):
-        about = {"loss": loss, "eta": rates.eta.tolist(), "gamma": rates.gamma.tolist(), "test_tasks": number}
-        about |= {"newton_steps_identity": equivalent_steps(np.array(steps), loss)}
-        yield Model(tasks, len(rates.eta), False).row("gd++", **about)
+            values, weights = map(jnp.asarray, rates.weighted_eigenvalues(random_key(config, TEST), tasks, number))
+            each = [(jnp.asarray(p.eta), jnp.asarray(p.gamma)) for p in solved]
+            of_layers = jax.jit(lambda values, w, eta, gamma: loss_of(w, rates.residual(values, eta, gamma, N)))
+            of_newton = jax.jit(lambda values, w, k: loss_of(w, rates.newton_residual(values, k)))
+            layers = [float(of_layers(values, weights, *one)) for one in each]
+            steps = [float(of_newton(values, weights, float(k))) for k in range(_steps)]
+    folder.log(event="newton", task=task, layers=layers, from_identity=steps)
+    for one, loss in zip(solved, layers, strict=True):
+        about = {"loss": loss, "eta": one.eta.tolist(), "gamma": one.gamma.tolist(), "test_tasks": number}
+        about |= {"newton_steps_identity": rates.equivalent_steps(np.array(steps), loss)}
+        yield Model(tasks, len(one.eta), False).row("gd++", **about)
 
 
 def loss_of(weights: jax.Array, r: jax.Array) -> jax.Array:
     """Half the mean of `sum_i w_i r(λ_i)²` over contexts."""
     return jnp.mean(jnp.sum(weights * r**2, axis=1)) / 2
-
-
-layers_loss = jax.jit(lambda values, weights, eta, gamma, tasks: loss_of(weights, residual(values, eta, gamma, tasks.context)))
-newton_loss = jax.jit(lambda values, weights, k: loss_of(weights, newton_residual(values, k)))
 
 
 def steps_per_layer(rows: Iterable[Row]) -> float:
@@ -275,7 +307,144 @@ STEPS = Table(
 )
 _newton_axes = {"xlabel": "layers or steps", "yscale": "log", "ylabel": LOSS}
 _newton_styles = {"layers of GD++, solved": {"marker": "o"}}
-NEWTON_FIGURE = Lines("newton", "x", "y", "series", "inputs", _newton_curves, _newton_styles, _newton_axes, sharey=True)
-NEWTON = experiment(
-    "newton", newton, [STEPS, NEWTON_FIGURE], title="Newton's iteration", keys=lambda _: [{"task": task} for task in CONDITION]
-)
+_newton_figure = Lines("newton", "x", "y", "series", "inputs", _newton_curves, _newton_styles, _newton_axes, sharey=True)
+_by_condition = lambda config: [{"task": task} for task in _condition]  # noqa: E731
+NEWTON = experiment("newton", _newton, [STEPS, _newton_figure], title="Newton's iteration", keys=_by_condition)
+
+
+# Layers that estimate a regression online (Wang et al. 2025).
+
+_recursion, _gradients = "mesa, recursion", "mesa, conjugate gradients"
+_streams = ("regression", "ill-conditioned", "drift", "dynamics")
+_forgetting = (0.99, 0.98, 0.97, 0.96, 0.95, 0.94, 0.93, 0.92, 0.9, 0.88, 0.85, 0.8)  # searched where maps drift
+_rates = tuple(np.geomspace(0.1, 1.5, 12).tolist())  # over ||k||²: searched where there is no closed form
+_searched = 400  # sequences, at most, for the searches
+_at_a_time = 100
+Layer = Callable[..., jax.Array]  # of a stream and settings
+Batch = tuple[Stream, jax.Array]  # streams with their targets
+
+
+class Estimator(NamedTuple):
+    """A layer with its settings, output factors, and expected loss if known."""
+
+    layer: Layer
+    settings: dict[str, Any]
+    factor: Any = 1.0
+    expected: Any = None
+
+
+def _mesa(config: configs.MesaConfig, folder: RunFolder, task: str) -> Iterator[Row]:
+    """The loss of each estimator at the end; those at every position are events."""
+    d, decaying = config.dim, 1 / np.arange(1, config.dim + 1) ** 2
+    still = Streams(dim=d, tokens=20 * d, outputs=d)
+    streams: Streams | Dynamics = {
+        "regression": still,
+        "ill-conditioned": replace(still, variances=tuple((d * decaying / decaying.sum()).tolist())),
+        "drift": replace(still, memory=1 - 1 / (10 * d)),
+        "dynamics": Dynamics(dim=d, tokens=20 * d),
+    }[task]
+
+    def sample(stream: int, number: int) -> Batch:
+        return jax.jit(jax.vmap(streams.sample))(jax.random.split(random_key(config, stream), number))
+
+    searched, batch = sample(VALIDATION, min(config.test_tasks, _searched)), sample(TEST, config.test_tasks)
+    found = _on_dynamics(streams, searched) if isinstance(streams, Dynamics) else _on_streams(streams, searched)
+    about = {"layers": 1, "recurrent": True, "dim": config.dim, "context": streams.tokens, "test_tasks": config.test_tasks}
+    with stage(f"estimators, {task}"):
+        for name, one in found:
+            by_token = np.asarray(_losses_by_token(one.layer, one.settings, one.factor, *batch))
+            expected = None if one.expected is None else np.asarray(one.expected).tolist()
+            folder.log(event="positions", task=task, predictor=name, losses=by_token.tolist(), expected=expected)
+            settings = {what: value for what, value in one.settings.items() if isinstance(value, float)}
+            ends = {"loss": float(by_token[-1]), "population_loss": expected[-1] if expected else None}
+            yield about | {"predictor": name} | settings | ends
+
+
+@partial(jax.jit, static_argnums=0)
+def _losses_by_token(layer: Layer, settings: dict[str, Any], factor: Any, batch: Stream, targets: jax.Array) -> jax.Array:
+    """Half the mean squared error of an output at every position."""
+    factors = jnp.broadcast_to(jnp.asarray(factor, targets.dtype), targets.shape[1])[:, None]
+
+    def squares(one: Batch) -> jax.Array:
+        stream, targets = one
+        return jnp.mean((factors * layer(stream, **settings) - targets) ** 2, axis=1)
+
+    return jnp.mean(lax.map(squares, (batch, targets), batch_size=_at_a_time), axis=0) / 2
+
+
+def _best(values: Iterable[float], loss: Callable[[float], Any]) -> float:
+    """The value with the lowest mean loss over positions."""
+    return min(values, key=lambda value: float(jnp.mean(loss(value))))
+
+
+def _forgets(gamma: float) -> dict[str, float]:
+    """The forgetting setting, left out at 1 for speed."""
+    return {} if gamma == 1 else {"forgetting": gamma}
+
+
+def _on_streams(streams: Streams, searched: Batch) -> Iterator[tuple[str, Estimator]]:
+    """Layers at their best factors, rates and forgetting."""
+    a, penalty, gammas = streams.memory, streams.penalty, (1.0,) if streams.memory == 1 else _forgetting
+    gamma = _best(gammas, jax.jit(lambda gamma: hebbian_losses(streams, forgetting=gamma)[1]))
+    factors_and_loss = hebbian_losses(streams, forgetting=gamma)
+    yield "linear attention", Estimator(recurrences.linear_attention, _forgets(gamma), *factors_and_loss)
+    mean_loss = jax.jit(lambda rate: jnp.mean(delta_losses(streams, rate)[1]))
+    highest = np.log(2 / (max(streams.spectrum) * (streams.dim + 2)))  # beyond it descent diverges
+    found = scipy.optimize.minimize_scalar(
+        lambda log: float(mean_loss(np.exp(log))), bounds=(highest - 7, highest), method="bounded"
+    )
+    for name, rate in (("delta rule", float(np.exp(found.x))), ("delta rule, best rates", None)):
+        best_rates, expected = delta_losses(streams, rate)
+        yield name, Estimator(recurrences.delta_rule, {"rate": rate or best_rates} | _forgets(a), a, expected)
+    expected = recurrences.ridge_losses(streams) if a == 1 else None
+    if a < 1:
+        settings = {"penalty": penalty}
+        gamma = _best(gammas, lambda g: _losses_by_token(mesa_recursion, settings | {"forgetting": g}, a, *searched))
+    yield from _mesa_layers(streams.dim, {"penalty": penalty} | _forgets(gamma), a, expected).items()
+    yield "ridge", Estimator(mesa_recursion, {"penalty": penalty}, 1.0, expected)
+    if a < 1:
+        yield "Kalman filter", Estimator(recurrences.kalman_filter, {"noise": streams.noise, "memory": a})
+
+
+def _on_dynamics(streams: Dynamics, searched: Batch) -> Iterator[tuple[str, Estimator]]:
+    """The same with searched factors and rates, as keys are dependent."""
+    found = jax.jit(jax.vmap(recurrences.linear_attention))(searched[0])
+    factors = jnp.sum(found * searched[1], axis=(0, 2)) / jnp.sum(found**2, axis=(0, 2))
+    yield "linear attention", Estimator(recurrences.linear_attention, {}, factors)
+    rate = _best(_rates, lambda rate: _losses_by_token(_normalised_delta_rule, {"rate": rate}, 1.0, *searched))
+    yield "delta rule", Estimator(_normalised_delta_rule, {"rate": rate})
+    yield from _mesa_layers(streams.dim, {"penalty": streams.penalty}).items()
+    yield "ridge", Estimator(mesa_recursion, {"penalty": streams.penalty})
+
+
+def _mesa_layers(d: int, settings: dict[str, float], *more: Any) -> dict[str, Estimator]:
+    """Both forms of the mesa layer."""
+    by_gradients = partial(recurrences.mesa_conjugate_gradients, steps=4 * d)
+    return {_recursion: Estimator(mesa_recursion, settings, *more), _gradients: Estimator(by_gradients, settings, *more)}
+
+
+def _normalised_delta_rule(stream: Stream, rate: Any) -> jax.Array:
+    """The delta rule with rates β / ||k||², stable for β < 2."""
+    return recurrences.delta_rule(stream, rate / jnp.sum(stream.K**2, axis=1))
+
+
+def _with_expectation(row: Row) -> str:
+    """A loss, and in brackets its closed form where there is one."""
+    expected = row.get("population_loss")
+    return f"{row['loss']:#.3g}" + (f" ({expected:#.3g})" if expected else "")
+
+
+_mesa_styles = {"ridge": {"color": "black", "linestyle": ":"}, _gradients: {"linestyle": ":", "linewidth": 2.5}}
+_mesa_axes = {"xlabel": "tokens", "xscale": "log", "yscale": "log", "ylabel": LOSS}
+_by_token = lambda results: [  # noqa: E731
+    row
+    for e in results.events("positions", "task", "predictor")
+    for row in points(range(1, len(e["losses"]) + 1), e["losses"], predictor=e["predictor"], task=e["task"])
+]
+_mesa_panels: Any = {"rows": _by_token, "styles": _mesa_styles, "axes": _mesa_axes, "size": (2.8, 2.6), "legend": "below"}
+_mesa_figure = Lines("mesa", "x", "y", "predictor", "task", **_mesa_panels)
+LOSSES = pivot_table([Column("stream", "task")], "predictor", _with_expectation, rows={"task": _streams})
+_mesa_note = "Half the mean squared error of an output after the last pair, in brackets its expectation in closed form."
+_mesa_views = [LOSSES._replace(note=_mesa_note), _mesa_figure]
+_by_stream = lambda config: [{"task": task} for task in _streams]  # noqa: E731
+MESA = experiment("mesa", _mesa, _mesa_views, title="Layers as online estimators", keys=_by_stream)

@@ -1,8 +1,12 @@
-"""Layers trained, solved or constructed for linear regression, and their rows."""
+"""Shared parts of launch.icl: trained, solved and constructed layers, rows and views.
 
+An experiment is a config and a line of COMMANDS in launch.icl.config, and its rows, views and `experiment` in a file here.
+"""
+
+import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,25 +15,108 @@ import numpy as np
 from jax import Array
 
 from icl import attention
-from icl.attention import Predictions, Regression, predictions, ridge
+from icl.attention import Predictions, Regression, predictions
 from icl.closed_form import optimal_rate
-from icl.rates import Polynomial, optimal_polynomials
-from icl.tasks import QueryLoss, Sequence, sample_tasks, vmap_tasks
+from icl.rates import Polynomial, Spectrum, optimal_polynomials, spectral_law
+from icl.tasks import QueryLoss, Sequence, Tasks, sample_tasks, vmap_tasks
 from icl.training import Recipe, TrainingProblem, train_layers
 from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.devices import compile_quickly, use_devices
+from jexplicit.runs.files import host_bytes
 from jexplicit.runs.progress import console, stage
-from launch.icl.config import LayerFlags, TaskFlags, TrainingFlags
-from launch.icl.rates import COLOURS, LOSS, TEST, VALIDATION, Job, Model, model_name, random_key, spectrum
-from launch.kit.views import Column, Lines, Results, Row, Table, groups, means
+from launch.icl.config import COMMANDS, Flags, InputFlags, LayerFlags, TaskFlags, TrainingFlags
+from launch.kit.experiment import Experiment, Part, RunFolder
+from launch.kit.views import Column, Lines, Results, Row, Table, View, groups, means, where
 
+VALIDATION, TEST, SPECTRUM = 101, 102, 103  # streams of random numbers that depend on --seed; none is a training seed's own
 INIT_SCALE = 0.002  # of the random weights of a single layer: variance times fan-in, as in the paper's code
+WARM_CLIP = 1e3  # of tokens: solved layers stay below, and training that leaves them stays finite
+_short = 1 << 20  # tasks of a training: fewer take longer to compile than to train on
+_copies = 8  # of a float32 batch and of the weights, while a step is computed
 _block = 10_000  # test tasks per evaluation
 _piece = 500  # of these at a time: what deep models keep of 10,000 tasks for their sensitivities takes gigabytes
-_penalty = 1e-6  # of ridge regression on tasks without noise
-WARM_CLIP = 1e3  # of tokens: solved layers stay below, and training that leaves them stays finite
 _deepest = 10  # layers of their own in float32: of more, rounding errors push eigenvalues beyond the bound of the spectrum
 
 
+def experiment(
+    name: str,
+    rows: Callable[..., Iterable[Row]],
+    views: list[View],
+    *,
+    title: str,
+    keys: Callable[[Any], Iterable[dict[str, Any]]] = lambda config: [{}],
+) -> Experiment:
+    """An experiment of parts `rows(config, folder, **key)`."""
+
+    def parts(config: Any, folder: RunFolder) -> Iterator[Part]:
+        about = {"task": "linear", "heads": 1, "steps": 0}
+        for key in keys(config):
+            yield {"experiment": name, **key}, lambda key=key: [{**about, **row} for row in rows(config, folder, **key)]
+
+    return Experiment(f"icl {name}", COMMANDS[name].config, parts, views, COMMANDS[name].presets, _check, title=title)
+
+
+def _check(config: Flags) -> None:
+    """Refuse flags without values, and sizes beyond memory; set devices and compilation effort."""
+    for field in dataclasses.fields(config):
+        if getattr(config, field.name) == ():
+            flag, default = field.name.replace("_", "-"), " ".join(map(str, field.default))  # pyright: ignore[reportArgumentType]
+            raise ValueError(f"--{flag} without a value: leave the flag out, or give some, such as {default}")
+    if isinstance(config, LayerFlags):
+        d, layers = config.dim + 1, getattr(config, "layers", 1)
+        numbers = config.batch_size * (config.context + 1) * d + layers * d**2
+        flags = f"--dim {config.dim} --context {config.context} --batch-size {config.batch_size}"
+        if (needed := _copies * 4 * numbers) > (present := host_bytes()):
+            takes = f"tokens and weights take {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB"
+            raise ValueError(f"{flags}: {takes}: use smaller values")
+        if config.batch_size * config.steps <= _short:
+            compile_quickly()
+    use_devices(config.devices)
+
+
+def random_key(config: Flags, stream: int) -> Array:
+    """The key of a stream of random numbers."""
+    return jax.random.fold_in(jax.random.key(config.seed), stream)
+
+
+class Model(NamedTuple):
+    """K layers on some tasks, with shared weights (recurrent) or separate ones."""
+
+    tasks: Tasks
+    layers: int
+    recurrent: bool
+
+    @property
+    def reference(self) -> str:
+        """The descent that K layers are expected to perform."""
+        return "gd" if self.layers == 1 else "gd++"
+
+    def row(self, predictor: str, **more: Any) -> dict[str, Any]:
+        """A row about these tasks of linear regression."""
+        about = {"predictor": predictor, "reference": self.reference, "inputs": self.tasks.inputs}
+        sizes = {"layers": self.layers, "recurrent": self.recurrent, "dim": self.tasks.dim, "context": self.tasks.context}
+        return about | sizes | more
+
+
+def make_model(config: TaskFlags, layers: int = 1, *, recurrent: bool = True) -> Model:
+    """K layers on the flags' tasks, by default of inputs U(-1/2, 1/2)."""
+    inputs = config.inputs if isinstance(config, InputFlags) else "uniform"
+    return Model(Tasks(dim=config.dim, context=config.context, inputs=inputs), layers, recurrent or layers == 1)
+
+
+def model_name(row: Row) -> str:
+    """The name of K layers in files and events, such as K2_recurrent_d10_N25."""
+    kind = "" if row["layers"] == 1 else "_recurrent" if row["recurrent"] else "_layers"
+    return f"K{row['layers']}{kind}_d{row['dim']}_N{row['context']}"
+
+
+@functools.lru_cache(maxsize=16)
+def spectrum(config: TaskFlags, tasks: Tasks) -> Spectrum:
+    """The law of the eigenvalues that layers are solved for."""
+    return spectral_law(random_key(config, SPECTRUM), tasks, config.test_tasks)
+
+
+@functools.cache  # so that equal problems have one function of predictions, compiled once
 def make_regression(model: Model, **options: Any) -> Regression:
     """The layers as a problem, with the token clip of the paper's code."""
     return Regression(model.tasks, model.layers, **{"clip": 10.0 if model.layers > 3 else None, **options})
@@ -42,15 +129,18 @@ def make_recipe(config: TrainingFlags, depth: int = 1) -> Recipe:
 
 Measure = Callable[[Any], Row]  # parameters of one seed -> numbers
 Member = tuple[Any, Row]  # parameters or weights, and the fields of rows that do not depend on a test: seed, steps, seconds
+Predict = Callable[[Any, Sequence], Array]  # weights and a batch -> [m, B]
 
 
 def train(
-    job: Job[TrainingFlags],
+    config: TrainingFlags,
+    folder: RunFolder,
     name: str,
     init: Callable[[Array], Any],
     problem: TrainingProblem,
     recipe: Recipe,
-    evaluation: Callable[[], Measure],
+    measure: Measure | None = None,
+    references: Mapping[str, float] | None = None,
     *,
     steps: int | None = None,
     seeds: int | None = None,
@@ -58,14 +148,20 @@ def train(
 ) -> list[Member]:
     """The parameters of every seed, with row fields; earlier training continues, or is read.
 
-    name: of the model, in files and events. init: `key -> parameters`. evaluation: returns the measure of one seed's
-    parameters; called only if there is something to train. problem, recipe, every: as in `icl.train_layers`.
+    name: of the model, in files and events. init: `key -> parameters`. measure: of the parameters of a seed; default, their
+    loss on validation tasks. references: losses on these by predictor, which are events.
     """
-    (config, folder), steps, measure = job, steps or job.config.steps, functools.cache(evaluation)
-    numbers, tenth = [config.seed + n for n in range(seeds or config.seeds)], max(every, steps // 10 // every * every)
+    steps, numbers = steps or config.steps, [config.seed + n for n in range(seeds or config.seeds)]
+    tenth = max(every, steps // 10 // every * every)
+    if measure is None:
+        validation, loss = problem.sample(random_key(config, VALIDATION), config.validation_tasks), jax.jit(problem.loss)
+        measure = lambda params: {"loss": loss(params, validation)}  # noqa: E731
+    if not where(folder.events("reference"), model=name):
+        for predictor, level in (references or {}).items():
+            folder.log(event="reference", model=name, predictor=predictor, loss=level)
 
     def evaluate(params: Any) -> Row:
-        entries = [measure()(one) for one in split_seeds(params)]
+        entries = [measure(one) for one in _split_seeds(params)]
         return {what: [float(entry[what]) for entry in entries] for what in entries[0]}
 
     def on_evaluation(entry: Row) -> None:
@@ -75,36 +171,24 @@ def train(
             console.print(f"    {name}: step {entry['step']}, {measures}, {entry['seconds']:.0f} s")
 
     first = [init(jax.random.fold_in(key_of_seed(seed), 0)) for seed in numbers]
-    params, options = jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *first), {"steps": steps, "seeds": numbers}
-    options |= {"every": every, "devices": config.devices, "checkpoints": folder.path / "checkpoints" / name}
+    params = jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *first)
+    options: Any = {"steps": steps, "seeds": numbers, "every": every, "devices": config.devices}
+    options |= {"checkpoints": folder.path / "checkpoints" / name, "on_evaluation": on_evaluation}
     with stage(f"training {name}, {len(numbers)} seed{'s' * (len(numbers) > 1)}", "steps") as progress:
-        recipe, shown = recipe._replace(cooling=config.cooling), {"on_evaluation": on_evaluation, "progress": progress}
-        trained = train_layers(params, problem, recipe, evaluate=evaluate, **options, **shown)
+        recipe = recipe._replace(cooling=config.cooling)
+        trained = train_layers(params, problem, recipe, evaluate=evaluate, progress=progress, **options)
     about = {"steps": steps, "seconds": trained.seconds}
-    return [(one, {"seed": seed, **about}) for one, seed in zip(split_seeds(trained.params), numbers, strict=True)]
+    return [(one, {"seed": seed, **about}) for one, seed in zip(_split_seeds(trained.params), numbers, strict=True)]
 
 
-def split_seeds(params: Any) -> list[Any]:
+def _split_seeds(params: Any) -> list[Any]:
     """The entries of stacked parameters."""
     leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, params))
     return [jax.tree.unflatten(structure, [jnp.asarray(leaf[n]) for leaf in leaves]) for n in range(len(leaves[0]))]
 
 
-def validation_loss(config: TrainingFlags, problem: TrainingProblem) -> Callable[[], Measure]:
-    """An evaluation of the loss alone, on validation tasks."""
-
-    def evaluation() -> Measure:
-        validation, loss = problem.sample(random_key(config, VALIDATION), config.validation_tasks), jax.jit(problem.loss)
-        return lambda params: {"loss": loss(params, validation)}
-
-    return evaluation
-
-
-Predict = Callable[[Any, Sequence], Array]
-
-
 class Family(NamedTuple):
-    """Predictors `(weights, batch) -> [m, B]` that differ in weights, compiled once."""
+    """Predictors that differ in weights, compiled once."""
 
     name: str
     predict: Predict
@@ -152,28 +236,14 @@ def descent_families(config: TaskFlags, model: Model) -> list[Family]:
     return [descent_family(config, model, name) for name in ("gd", *["gd++"] * (model.layers > 1), "closed_form")]
 
 
-def untrained_families(config: TaskFlags, model: Model) -> list[Family]:
-    """All predictors without training: descents, constructed layers and ridge regression."""
-    predict = predict_of(Regression(model.tasks, model.layers))  # tokens of solved recurrent layers exceed the paper's clip
-    members = [(constructed_layers(config, model), about) for _, about in descent_family(config, model, "gd++").members]
-    by_ridge = lambda penalty, batch: vmap_tasks(lambda s: ridge(s, penalty))(batch)  # noqa: E731
-    ridges = Family("ridge", by_ridge, [(jnp.asarray(_penalty, jnp.zeros(()).dtype), {})])
-    return [*descent_families(config, model), Family("constructed", predict, members), ridges]
-
-
 @functools.cache
 def _by_descent(K: int) -> Predict:
     return lambda rates, batch: vmap_tasks(lambda s: attention.gd_plus_plus(s, *rates, steps=K)[-1])(batch)  # with γ = 0 GD
 
 
-@functools.cache
-def predict_of(problem: QueryLoss) -> Predict:
-    """The predictions of layers, compiled once for equal problems."""
-    return problem.predict
-
-
 def trained_family(
-    job: Job[LayerFlags],
+    config: LayerFlags,
+    folder: RunFolder,
     model: Model,
     *,
     name: str | None = None,
@@ -188,31 +258,26 @@ def trained_family(
     start is cold, from random weights, or warm, from those of the closed form or of `init`. The problem is by default
     that of the flags; evaluations are 100 steps apart, or 1/200 of a longer training.
     """
-    config, tasks = job.config, model.tasks
-    name, options = name or f"{start}_{model_name(model.sizes)}", {"clip": WARM_CLIP} if start == "warm" else {}
+    tasks, name = model.tasks, name or f"{start}_{model_name(model.row(''))}"
     if start == "warm" and init is None:
         constructed = constructed_layers(config, model)  # solved here: `init` is traced
         init = lambda key: constructed  # noqa: E731
     if init is None:
         sizes: Any = {"width": tasks.dim + tasks.outputs, "layers": 1 if model.recurrent else model.layers, "heads": heads}
         init = functools.partial(attention.init_layers, scale=INIT_SCALE / model.layers, **sizes)
-    trained, recipe = problem or make_regression(model, **options), make_recipe(config, model.layers)
+    trained = problem or make_regression(model, **{"clip": WARM_CLIP} if start == "warm" else {})
 
-    def evaluation() -> Measure:
-        validation = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks)
-        found = {what: reference_predictions(config, model, validation, what) for what in sorted({"gd", model.reference})}
-        for what, theirs in found.items():
-            job.folder.log(event="reference", model=name, predictor=what, loss=float(np.mean(theirs.loss)))
+    validation = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks)
+    theirs = {what: _reference_predictions(config, model, validation, what) for what in sorted({"gd", model.reference})}
 
-        def measure(layers: Any) -> Row:
-            measured = compare(predictions_of(predict_of(trained), layers, validation), found[model.reference])
-            return {what: measured[what] for what in ("loss", *attention.PredictorDifference._fields)}
+    def measure(layers: Any) -> Row:
+        measured = compare(predictions_of(trained.predict, layers, validation), theirs[model.reference])
+        return {what: measured[what] for what in ("loss", *attention.PredictorDifference._fields)}
 
-        return measure
-
-    every = max(100, (steps or config.steps) // 200)
-    members = train(job, name, init, trained, recipe, evaluation, steps=steps, every=every)
-    return Family("trained", predict_of(trained), [(layers, {**e, "start": start, "heads": heads}) for layers, e in members])
+    every, recipe = max(100, (steps or config.steps) // 200), make_recipe(config, model.layers)
+    references = {what: float(np.mean(found.loss)) for what, found in theirs.items()}
+    members = train(config, folder, name, init, trained, recipe, measure, references, steps=steps, every=every)
+    return Family("trained", trained.predict, [(layers, {**e, "start": start, "heads": heads}) for layers, e in members])
 
 
 def with_descent_rates(model: Model, trained: Family) -> Family:
@@ -229,22 +294,22 @@ def measure_families(config: TaskFlags, model: Model, families: list[Family]) ->
     size = min(_block, config.test_tasks)
     blocks, found = -(-config.test_tasks // size), []
     predictors = [(family, *member) for family in families for member in family.members]
-    with stage(f"testing {model_name(model.sizes)}", "tasks") as progress:
+    with stage(f"testing {model_name(model.row(''))}", "tasks") as progress:
         for block in range(blocks):
             batch = sample_tasks(jax.random.fold_in(random_key(config, TEST), block), model.tasks, size)
-            theirs = reference_predictions(config, model, batch, model.reference)
+            theirs = _reference_predictions(config, model, batch, model.reference)
             ours = [compare(predictions_of(family.predict, weights, batch), theirs) for family, weights, _ in predictors]
             found.append(jax.tree.map(float, ours))
             progress((block + 1) * size, blocks * size)
-    rows, means = [], jax.tree.map(lambda *of_blocks: float(np.mean(of_blocks)), *found)
-    for (family, _, entry), one in zip(predictors, means, strict=True):
+    rows, averages = [], jax.tree.map(lambda *of_blocks: float(np.mean(of_blocks)), *found)
+    for (family, _, entry), one in zip(predictors, averages, strict=True):
         variance = max(one.pop("square") - one["loss"] ** 2, 0)
         one |= {"standard_error": float(np.sqrt(variance / (blocks * size))), "test_tasks": blocks * size}
         rows.append(model.row(family.name, **one, **entry))
     return rows
 
 
-def reference_predictions(config: TaskFlags, model: Model, batch: Sequence, name: str) -> Predictions:
+def _reference_predictions(config: TaskFlags, model: Model, batch: Sequence, name: str) -> Predictions:
     """The predictions of a descent that others are compared with."""
     family = descent_family(config, model, name)
     return predictions_of(family.predict, family.members[0][0], batch)
@@ -263,28 +328,29 @@ def predictions_of(predict: Predict, weights: Any, batch: Sequence) -> Predictio
 @jax.jit  # apart from the predictions, so that it is compiled once for all predictors
 def compare(ours: Predictions, theirs: Predictions) -> dict[str, Array]:
     """Mean loss and mean squared loss, and differences from other predictions."""
-    means = {"loss": ours.loss, "square": ours.loss**2, "above_reference": ours.loss - theirs.loss}
-    return {**jax.tree.map(jnp.mean, means), **attention.difference(ours, theirs)._asdict()}
+    averages = {"loss": ours.loss, "square": ours.loss**2, "above_reference": ours.loss - theirs.loss}
+    return {**jax.tree.map(jnp.mean, averages), **attention.difference(ours, theirs)._asdict()}
 
 
 # Tables and figures of several experiments.
 
-NAMES = {"gd": "GD", "gd++": "GD++", "closed_form": "closed form"}
-STYLES = {name: {"color": colour, "label": NAMES.get(name, name)} for name, colour in COLOURS.items()}
-READING = """Losses are half mean squared errors, means over seeds with their range in brackets. *GD* and *GD++* are K steps at
+COLOURS = {  # distinguishable for colour-blind readers too
+    **{"gd": "#e69f00", "gd++": "#009e73", "closed_form": "#000000", "constructed": "#56b4e9"},
+    **{"trained": "#0072b2", "warm": "#cc79a7", "interpolated": "#d55e00", "ridge": "#999999"},
+}
+LOSS = "loss (half mean square)"
+_names = {"gd": "GD", "gd++": "GD++", "closed_form": "closed form"}
+STYLES = {name: {"color": colour, "label": _names.get(name, name)} for name, colour in COLOURS.items()}
+_reading = """Losses are half mean squared errors, means over seeds with their range in brackets. *GD* and *GD++* are K steps at
 their best rates, tied across steps where the layers share weights; the best single layer is a *closed form*. *Constructed* are
 attention weights that perform the reference, GD for one layer and GD++ for more; *interpolated* is the mean of trained and
 constructed weights; *ridge* knows the noise. Cosines and differences compare with the reference."""
 BY_STEP = {"xlabel": "training step", "ylabel": f"validation {LOSS}", "yscale": "log"}
 Models = Mapping[str, str]  # names of trained models in files and events, by label
-
-_identity = (
-    *("experiment", "task", "layers", "heads", "recurrent", "dim", "context", "predictor", "start"),
-    "attention",
-)
+_identity = ("experiment", "task", "layers", "heads", "recurrent", "dim", "context", "predictor", "start", "attention")
 
 
-def over_seeds(results: Results) -> list[Row]:
+def _over_seeds(results: Results) -> list[Row]:
     """Rows over seeds as one row of means, with `number` and `losses`."""
     losses = [[row["loss"] for row in own] for own in groups(results.rows, _identity).values()]
     return [{**row, "losses": own} for row, own in zip(means(results.rows, _identity), losses, strict=True)]
@@ -305,15 +371,15 @@ def curves(results: Results, models: Models) -> list[Row]:
     return rows
 
 
-def loss_by_step(name: str, models: Models | Callable[[Results], Models]) -> Lines:
+def loss_by_step(name: str, models: Models) -> Lines:
     """The figure of validation losses by step, a panel for each model."""
-    rows = lambda results: curves(results, models(results) if callable(models) else models)  # noqa: E731
+    rows = functools.partial(curves, models=models)
     return Lines(name, "step", "loss", "series", "label", rows, STYLES, BY_STEP, sharey=True)
 
 
 def _predictor(row: Row) -> str:
     fitted = row["predictor"] == "closed_form" and row.get("reference") == "gd++"
-    name = "GD++, separate rates" if fitted else NAMES.get(row["predictor"], row["predictor"])
+    name = "GD++, separate rates" if fitted else _names.get(row["predictor"], row["predictor"])
     return name + " from the solution" * (row.get("start") == "warm") + f", {row['number']} seeds" * (row["number"] > 1)
 
 
@@ -349,7 +415,7 @@ _measures = [
 
 def measures(*columns: Column, note: str = "") -> Table:
     """A table of predictors and their measures, after other columns."""
-    return Table([*columns, *_measures], over_seeds, note)
+    return Table([*columns, *_measures], _over_seeds, note)
 
 
-COMPARISON = measures(note=READING.replace("\n", " "))
+COMPARISON = measures(note=_reading.replace("\n", " "))

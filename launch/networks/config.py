@@ -10,7 +10,7 @@ from jexplicit.data.corpora import Split
 from jexplicit.nn.names import Activation, Direct, OptimizerName
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
 from launch.kit import command as flags
-from launch.kit.command import Images, Preset, Run
+from launch.kit.command import Command, Images, Preset, Run
 
 ComparisonName = Literal["normalisation", "objectives", "initializers"]
 Limit = Annotated[int, Bounds(at_least=30)] | None
@@ -33,8 +33,7 @@ class Descent(Run):
     epochs: PositiveInt = 20
     """Number of passes over the data. The parameters of the best epoch are kept."""
     epoch_examples: PositiveInt | None = None
-    """Number of examples in an epoch, after which the dev loss is computed. Default: all examples. Shorter epochs go through
-    the examples in turn."""
+    """Number of examples in an epoch, after which the dev loss is computed, in turn. Default: all."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +51,14 @@ class MLPConfig(flags.Text, Descent):
     GROUPS: ClassVar = {"corpus": "text", "context": "network", "samples": "experiment"}
 
     corpus: Literal["docs", "text"] = "docs"
-    """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it). Without
-    --dev, its documents are shuffled and split 80/10/10 into train, dev and test. Their ends are predicted, too."""
+    """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it), split
+    80/10/10 into train, dev and test unless there is --dev. Ends of documents are predicted, too."""
     test: tuple[str, ...] = ()
     """Text that nothing is chosen on; requires --dev."""
     limit: Limit = None
     """Use at most this many documents."""
     vocab_size: PositiveInt | None = None
-    """Vocabulary size, including <pad> and <unk>. Default: 1026 = 2^10 + 2 for docs, 4098 for --train; with --tokenizer char,
-    every character."""
+    """Vocabulary size, including <pad> and <unk>. Default: 1026 for docs, 4098 for --train, every character for char."""
     context: PositiveInt = 3
     """Number of context tokens."""
     embedding: PositiveInt = 10
@@ -70,8 +68,7 @@ class MLPConfig(flags.Text, Descent):
     dropout: Annotated[float, Bounds(at_least=0, below=1)] = 0.0
     """Dropout rate: share of the hidden outputs that training sets to 0 at random."""
     direct: Direct = "none"
-    """Direct connection from the context to the output. embedding: from the embeddings. tokens: from the one-hot tokens, with
-    N^2 parameters per context token."""
+    """Direct connection to the output, from the embeddings or from one-hot tokens, with N^2 parameters per context token."""
     optimizer: OptimizerName = "adamw"
     learning_rate: PositiveFloat = 5e-3
     batch_size: NonNegativeInt = 256
@@ -87,13 +84,11 @@ class TransformerConfig(flags.Text, Run):
     GROUPS: ClassVar = {"corpus": "text", "window": "network", "steps": "training", "samples": "experiment"}
 
     corpus: str = "docs"
-    """Source of the text: text or docs. docs: the documentation that comes with Python. text:
-    the files of --train (implied by it)."""
+    """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it)."""
     test: tuple[str, ...] = ()
     """Text that nothing is chosen on, read once at the end."""
     split: Split = "blocks"
-    """Split of the training text without --dev. blocks: every tenth block of ten documents is held out. end: the last tenth
-    of the characters is held out."""
+    """What is held out without --dev. blocks: every tenth block of ten documents. end: the last tenth of the characters."""
     limit: Limit = None
     """Most training documents to use. Dev has at most a tenth as many."""
     eos: bool = False
@@ -107,15 +102,14 @@ class TransformerConfig(flags.Text, Run):
     heads: PositiveInt = 4
     """Attention heads; the width is a multiple of them."""
     positions: Literal["rotary", "learned"] = "rotary"
-    """How attention knows the places of tokens. rotary: queries and keys are turned by angles that grow with the place.
-    learned: a vector for each place in the window is added to the embeddings."""
+    """Places of tokens. rotary: queries and keys are turned by angles. learned: each place adds a vector to the embeddings."""
     dropout: Annotated[float, Bounds(at_least=0, below=1)] = 0.0
     """Share of the outputs of every layer that training sets to 0 at random."""
     tied: bool = True
     """Whether the output weights are the embeddings."""
     start: tuple[Literal["none", "induction"], ...] = ("none",)
-    """Where training starts, a network for each. none: random weights. induction: of a transformer with --no-tied and
-    --positions learned, two layers that copy what followed the last token before."""
+    """Where training starts, a network for each. none: random weights. induction: with --no-tied and --positions learned, two
+    layers that copy what followed the last token before."""
     seeds: PositiveInt = 1
     """Number of networks of each start, with seeds --seed, --seed + 1, ..."""
     steps: Annotated[int, Bounds(at_least=2)] = 2000
@@ -142,12 +136,8 @@ class TransformerConfig(flags.Text, Run):
 class AutoencoderConfig(Pictures, Descent):
     """Autoencoders: linear ones and a bottleneck; anomalies, codes and memories."""
 
-    GROUPS: ClassVar = {"bottleneck": "network", "memories": "memories"}
+    GROUPS: ClassVar = {"anomaly": "experiment", "memories": "memories"}
 
-    bottleneck: PositiveInt = 16
-    """Width of the bottleneck layer, k."""
-    width: PositiveInt = 64
-    """Width of the layers on both sides of the bottleneck."""
     anomaly: NonNegativeInt = 8
     """Class that is left out of training, to be detected by its reconstruction error."""
     learning_rate: PositiveFloat = 3e-3
@@ -157,16 +147,12 @@ class AutoencoderConfig(Pictures, Descent):
     """Number of training examples of the over-parameterised autoencoder, which memorises them."""
     memory_width: PositiveInt = 256
     """Over-parameterised autoencoder: width of the hidden layers."""
-    memory_depth: PositiveInt = 4
-    """Over-parameterised autoencoder: number of hidden layers."""
     memory_activations: tuple[Activation, ...] = ("relu",)
     """Over-parameterised autoencoder: nonlinearities; a network for each of them and each scale."""
     memory_scales: tuple[PositiveFloat, ...] = (1.0, 0.4)
     """Over-parameterised autoencoder: factors on the initial weights (He). Maps of small weights contract more."""
     memory_steps: PositiveInt = 3000
     """Over-parameterised autoencoder: full-batch training steps."""
-    iterations: PositiveInt = 500
-    """Over-parameterised autoencoder: how many times its map is iterated."""
 
 
 @dataclass(frozen=True)
@@ -176,21 +162,18 @@ class CompareConfig(Pictures):
     GROUPS: ClassVar = {"what": "experiment", "width": "network"}
 
     what: tyro.conf.Positional[ComparisonName] = "normalisation"
-    """What the variants differ in. normalisation: norms and residual connections, by depth. objectives: loss functions,
-    starting from saturated and from small outputs. initializers: distributions and scales of the initial weights."""
+    """What varies. normalisation: norms and residual connections, by depth. objectives: loss functions, from saturated and
+    from small outputs. initializers: distributions and scales of the initial weights."""
     seeds: PositiveInt = 3
     """Number of runs of every variant, with seeds --seed, --seed + 1, ..."""
     rates: tuple[PositiveFloat, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
-    """Learning rates to try for every variant; the best has the lowest dev loss after the last epoch. Adaptive optimisers also
-    try a hundredth of each."""
+    """Learning rates to try for every variant, and a tenth of each with Adam; the best has the lowest dev loss at the end."""
     width: PositiveInt = 64
     """Width of the hidden layers."""
     depths: tuple[PositiveInt, ...] = (2, 8, 24)
     """normalisation: numbers of hidden layers to compare."""
     epochs: PositiveInt = 30
     """Passes over the data."""
-    batch_size: NonNegativeInt = 32
-    """Examples per step; 0: all of them. Examples that do not fill the last batch of an epoch are left out."""
 
 
 def checked(config: Any) -> Any:
@@ -220,56 +203,55 @@ def check(config: Any) -> Iterator[tuple[Any, str]]:
         yield config.positions == "rotary" and size % 2, rotary
 
 
+Fields = dict[str, Any]
 _digits = "200 of the 8x8 digits; under a minute on 2 CPU cores."
-_text: dict[str, Any] = {"limit": 30, "hidden": (16,), "epochs": 2, "batch_size": 64, "direct": "tokens"}
+_text: Fields = {"limit": 30, "hidden": (16,), "epochs": 2, "batch_size": 64, "direct": "tokens"}
 _text |= {"tokenizer": "char", "embedding": 4, "samples": 2}
-_memory: dict[str, Any] = {"memories": 2, "memory_width": 32, "memory_depth": 2, "memory_scales": (0.4,), "memory_steps": 50}
-_network: Any = {"limit": 30, "tokenizer": "char", "window": 32, "width": 16, "layers": 1}
-_training: Any = {"steps": 8, "warmup": 2, "evaluations": 2, "batch_size": 4, "samples": 1}
-_characters: Any = {"corpus": "text", "documents": "file", "split": "end", "tokenizer": "char"}
-_larger: Any = {"window": 256, "width": 192, "heads": 6, "dropout": 0.1, "batch_size": 16}
-_subwords: Any = {"corpus": "text", "window": 128, "width": 256, "batch_size": 32, "steps": 8000, "evaluations": 16}
-_a100: Any = {"window": 256, "width": 384, "layers": 6, "heads": 6, "dropout": 0.2, "batch_size": 64}
-_h100: Any = {"window": 256, "width": 512, "layers": 6, "heads": 8, "dropout": 0.1, "batch_size": 64, "steps": 3000}
+_memory: Fields = {"memories": 2, "memory_width": 32, "memory_scales": (0.4,), "memory_steps": 50}
+_compare: Fields = {"seeds": 2, "width": 8, "epochs": 3, "depths": (1, 2), "rates": (0.1,)}
+_tiny: Fields = {"limit": 30, "tokenizer": "char", "window": 32, "width": 16, "layers": 1, "heads": 2}
+_tiny |= {"steps": 8, "warmup": 2, "evaluations": 2, "batch_size": 4, "samples": 1}
+_characters: Fields = {"corpus": "text", "documents": "file", "split": "end", "tokenizer": "char"}
+_larger = _characters | {"steps": 5000, "evaluations": 20, "window": 256, "heads": 6}
+_cpu = _larger | {"width": 192, "dropout": 0.1, "batch_size": 16}
+_a100 = _larger | {"positions": "learned", "width": 384, "layers": 6, "dropout": 0.2, "batch_size": 64}
+_subwords: Fields = {"corpus": "text", "window": 128, "width": 256, "batch_size": 32, "steps": 8000, "evaluations": 16}
+_h100 = _subwords | {"window": 256, "width": 512, "layers": 6, "heads": 8, "dropout": 0.1, "batch_size": 64, "steps": 3000}
 _h100 |= {"learning_rate": 6e-4, "warmup": 200}
-_compare: dict[str, Any] = {"seeds": 2, "width": 8, "epochs": 3, "depths": (1, 2), "rates": (0.1,)}
-PRESETS: dict[str, dict[str, Preset]] = {
-    "mlp-lm": {"tiny": Preset(MLPConfig("runs/mlp_tiny", **_text), "30 documents by character; ten seconds on 2 cores.")},
-    "transformer-lm": {
-        "tiny": Preset(
-            TransformerConfig(out="runs/transformer_tiny", heads=2, **_network, **_training), "30 documents; 20 s on 2 cores."
-        ),
-        "shakespeare-cpu": Preset(
-            TransformerConfig(out="runs/transformer_shakespeare_cpu", positions="learned", **_characters),
-            "tiny Shakespeare with --train input.txt, in nanoGPT's setting for a CPU; 4 minutes on 2 CPU cores. Loss by window "
-            "1.90 (there: 1.88).",
-        ),
-        "shakespeare": Preset(
-            TransformerConfig(out="runs/transformer_shakespeare", steps=5000, evaluations=20, **_larger, **_characters),
-            "tiny Shakespeare with --train input.txt, as large as two CPU cores train in a few hours.",
-        ),
-        "shakespeare-gpu": Preset(
-            TransformerConfig(
-                out="runs/transformer_shakespeare_gpu", positions="learned", steps=5000, evaluations=20, **_a100, **_characters
-            ),
-            "tiny Shakespeare with --train input.txt, in nanoGPT's setting for an A100 (there: 1.4697); a minute on an "
-            "H100. Loss by window 1.480.",
-        ),
-        "babylm": Preset(
-            TransformerConfig(out="runs/transformer_babylm", **_subwords),
-            "your own text in 4098 subwords, with --train and --dev: two passes over 10 M words. Dev perplexity 39.8.",
-        ),
-        "babylm-gpu": Preset(
-            TransformerConfig(out="runs/transformer_babylm_gpu", **_subwords | _h100),
-            "the same with 21 M weights and three passes; 2 minutes on an H100. Dev perplexity 31.3.",
-        ),
-    },
-    "autoencoder": {
-        "tiny": Preset(AutoencoderConfig("runs/autoencoder_tiny", limit=200, epochs=3, iterations=10, **_memory), _digits),
-        "memories": Preset(
-            AutoencoderConfig("runs/memories", memory_activations=get_args(Activation), memory_scales=(1.0, 0.4, 0.2)),
-            "memorised examples by nonlinearity and scale of the initial weights: 21 networks, 10 minutes on 2 CPU cores.",
-        ),
-    },
-    "compare": {"tiny": Preset(CompareConfig("runs/compare_tiny", limit=200, **_compare), _digits)},
+_shakespeare, _own = "tiny Shakespeare with --train input.txt, ", "your own text in 4098 subwords, with --train and --dev: "
+_transformers: dict[str, tuple[Fields, str]] = {
+    "tiny": (_tiny, "30 documents; 20 s on 2 cores."),
+    "shakespeare-cpu": (
+        _characters | {"positions": "learned"},
+        _shakespeare + "in nanoGPT's setting for a CPU; 4 minutes on 2 CPU cores. Loss by window 1.90 (there: 1.88).",
+    ),
+    "shakespeare": (_cpu, _shakespeare + "as large as two CPU cores train in a few hours."),
+    "shakespeare-gpu": (
+        _a100,
+        _shakespeare + "in nanoGPT's setting for an A100 (there: 1.4697); a minute on an H100. Loss by window 1.480.",
+    ),
+    "babylm": (_subwords, _own + "two passes over 10 M words. Dev perplexity 39.8."),
+    "babylm-gpu": (_h100, "the same with 21 M weights and three passes; 2 minutes on an H100. Dev perplexity 31.3."),
+}
+_of_transformers = {
+    name: Preset(TransformerConfig(out=f"runs/transformer_{name.replace('-', '_')}", **fields), note)
+    for name, (fields, note) in _transformers.items()
+}
+_of_autoencoders = {
+    "tiny": Preset(AutoencoderConfig("runs/autoencoder_tiny", limit=200, epochs=3, **_memory), _digits),
+    "memories": Preset(
+        AutoencoderConfig("runs/memories", memory_activations=get_args(Activation), memory_scales=(1.0, 0.4, 0.2)),
+        "memorised examples by nonlinearity and scale of the initial weights: 21 networks, 10 minutes on 2 CPU cores.",
+    ),
+}
+_of_comparisons = {"tiny": Preset(CompareConfig("runs/compare_tiny", limit=200, **_compare), _digits)}
+COMMANDS = {
+    "mlp-lm": Command(
+        MLPConfig,
+        "launch.networks.sequence_lm:MLP",
+        {"tiny": Preset(MLPConfig("runs/mlp_tiny", **_text), "30 documents by character; ten seconds on 2 cores.")},
+    ),
+    "transformer-lm": Command(TransformerConfig, "launch.networks.sequence_lm:TRANSFORMER", _of_transformers),
+    "autoencoder": Command(AutoencoderConfig, "launch.networks.pictures:AUTOENCODER", _of_autoencoders),
+    "compare": Command(CompareConfig, "launch.networks.pictures:COMPARE", _of_comparisons),
 }

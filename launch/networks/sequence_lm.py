@@ -1,18 +1,18 @@
-"""launch.networks transformer-lm: a language model of windows."""
+"""Language models of launch.networks: mlp-lm, of some context tokens, and transformer-lm, of windows."""
 
 import functools
 import shutil
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jexplicit.data.contexts import PAD
-from jexplicit.data.corpora import TextSizes, read_corpus, text_corpus
+from jexplicit.data import corpora
+from jexplicit.data.contexts import PAD, contexts
+from jexplicit.data.corpora import Corpus, TextSizes, text_corpus
 from jexplicit.data.shards import tokenize_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
@@ -20,25 +20,22 @@ from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import comparable_measures, document_losses, loss_fields, spelling
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.rows import network_model
-from jexplicit.nn.networks import init_variables, train_network
-from jexplicit.nn.sequences import (
-    Transformer,
-    induction_start,
-    sequence_loss,
-    sequence_optimizer,
-    stream_log_probabilities,
-    window_batch,
-    window_order,
-)
+from jexplicit.nn import sequences
+from jexplicit.nn.networks import MLPLanguageModel, init_variables
+from jexplicit.nn.sequences import Transformer
 from jexplicit.nn.training import TrainingResult
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import on_cpu, use_devices
+from jexplicit.runs.devices import check_memory, data_mesh, on_cpu, use_devices
 from jexplicit.runs.files import read_texts, write_json
-from jexplicit.runs.progress import console, stage
+from jexplicit.runs.loop import load_checkpoint
+from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Table, Texts
-from launch.networks.config import TransformerConfig, checked
+from launch.networks import training
+from launch.networks.config import MLPConfig, TransformerConfig, checked
+from launch.networks.training import CURVES, Data, SplitData, train_model
 
+_docs_vocabulary = 1026
 _block = 1000  # predictions of a single document, which is resampled in blocks
 
 
@@ -51,6 +48,79 @@ class Text(NamedTuple):
     about: dict[str, Any]
 
 
+def _tokenised(
+    config: MLPConfig | TransformerConfig, folder: RunFolder, corpus: Corpus, test: Sequence[str], vocab_size: int | None
+) -> Text:
+    """Token streams; a resumed run refuses another text."""
+    with stage("tokenising", "documents") as progress:
+        text = tokenize_corpus(corpus, config.tokenizer, vocab_size, progress=progress)
+    streams = {"train": text.train, "dev": text.dev}
+    if test:
+        streams["test"] = encode_documents(text.tokenizer, list(test))
+    about = {"corpus": corpus.name, "corpus_sha256": corpus.sha256, "vocab_size": text.tokenizer.vocab_size}
+    folder.note_data("text", corpus_sha256=corpus.sha256, tokenizer_sha256=text.tokenizer.sha256)
+    save_tokenizer(folder.path, text.tokenizer)
+    return Text(text.tokenizer, streams, text.dev_sizes, about)
+
+
+# --- some context tokens -------------------------------------------------------------------------------------------------
+
+
+def _measure_mlp(config: MLPConfig, folder: RunFolder) -> Iterator[Part]:
+    """The network, and documents sampled from it."""
+    with stage("reading"):
+        train, dev, test = _three_parts(config)
+        if config.limit:
+            tenth = max(1, config.limit // 10)
+            train, dev, test = train[: config.limit], dev[:tenth], test[:tenth]
+    corpus = Corpus(", ".join(config.train) or "docs", train, dev)
+    vocab_size = config.vocab_size or (_docs_vocabulary if not config.train and config.tokenizer in ("bpe", "word") else None)
+    text = _tokenised(config, folder, corpus, test, vocab_size)
+    N, K = text.tokenizer.vocab_size, config.context
+    both = {name: contexts(stream, K, eos=True) for name, stream in text.streams.items()}
+    parts = [SplitData(*(x.astype(np.int32) for x in of_part)) for of_part in both.values()]
+    about = {"command": "mlp-lm", **text.about, "corpus_about": corpora.about_corpus(config.corpus), "context": K}
+    about |= {f"{name}_positions": len(part.Y) for name, part in zip(both, parts, strict=True)}
+    if config.direct == "tokens":
+        what = f"{K} tables of {N} x {N}, their gradient and the optimiser's state"
+        check_memory(data_mesh(1), 6 * 4 * K * N**2, what)
+    flags: Any = {name: getattr(config, name) for name in ("embedding", "hidden", "direct", "dropout")}
+    network = MLPLanguageModel(vocab_size=N, **flags)
+
+    def saved() -> LanguageModel:
+        variables = {"batch_stats": {}, **load_checkpoint(folder.path / "checkpoints" / "mlp")}
+        return network_model(network, variables, context=K)
+
+    def part() -> list[Row]:
+        kind = "MLP" + {"none": "", "embedding": " + direct", "tokens": " + direct from tokens"}[config.direct]
+        fields = {"method": "mlp", "features": "none", "radius": K, "history": "none"}
+        data = Data(*parts, outputs=N, about=about)
+        rows = train_model(folder, config, data, network, "mlp", kind, direct=config.direct, **fields)
+        save_run_model(folder.path, fields, saved())
+        return rows
+
+    yield {"name": "mlp"}, part
+    prompts = [""] * config.samples
+    samples = generate_text(key_of_seed(config.seed), saved(), text.tokenizer, prompts, 40) if prompts else []
+    write_json(folder.path / "samples.json", samples)
+
+
+def _three_parts(config: MLPConfig) -> tuple[list[str], list[str], list[str]]:
+    """The documents of train, dev and test."""
+    if not config.train:  # neighbouring documents are alike: dev is that of launch.lm, test every ninth block of the rest
+        corpus = corpora.docs_corpus()
+        train, test = corpora.split_documents(corpus.train, every=9)
+        return train, corpus.dev, test
+    reading: Any = {"field": config.field, "documents": config.documents}
+    if config.dev:
+        dev, test = (text_corpus(config.train, files, **reading) for files in (config.dev, config.test))
+        return list(dev.train), list(dev.dev), list(test.dev)
+    return corpora.split_in_three(corpora.read_documents(config.train, **reading), seed=config.seed)
+
+
+# --- windows -------------------------------------------------------------------------------------------------------------
+
+
 class Job(NamedTuple):
     """Shared inputs and devices of the networks of a run."""
 
@@ -60,72 +130,59 @@ class Job(NamedTuple):
     mesh: Mesh
 
 
-def mesh_of(config: TransformerConfig) -> Mesh:
+def _mesh(config: TransformerConfig) -> Mesh:
     """The devices that share a batch."""
     return use_devices(config.devices or (1 if jax.default_backend() == "cpu" else None))
 
 
-def checked_with_devices(config: TransformerConfig) -> TransformerConfig:
+def _checked_with_devices(config: TransformerConfig) -> TransformerConfig:
     """The configuration to run, on devices that are there and share a batch evenly."""
     config = checked(config)
-    if config.batch_size % (size := mesh_of(config).size):
+    if config.batch_size % (size := _mesh(config).size):
         raise ValueError(f"--batch-size {config.batch_size} on {size} devices: give a multiple of {size}")
     return config
 
 
-def measure(config: TransformerConfig, folder: RunFolder) -> Iterator[Part]:
+def _measure_transformers(config: TransformerConfig, folder: RunFolder) -> Iterator[Part]:
     """A network from every start and seed, and documents sampled from each."""
-    text = read_text(config)
-    folder.note_data("text", corpus_sha256=text.about["corpus_sha256"], tokenizer_sha256=text.tokenizer.sha256)
-    save_tokenizer(folder.path, text.tokenizer)
-    job = Job(config, folder, text, mesh_of(config))
+    reading: Any = {"field": config.field, "documents": config.documents}
+    with stage("reading"):
+        corpus = corpora.read_corpus(config.corpus, config.train, config.dev, split=config.split, **reading)
+        corpus = (corpus.limit(config.limit) if config.limit else corpus).in_memory()
+        test = list(text_corpus([*config.train, *config.dev], config.test, **reading).dev) if config.test else []
+    job = Job(config, folder, _tokenised(config, folder, corpus, test, config.vocab_size), _mesh(config))
     for seed in range(config.seed, config.seed + config.seeds):
         for start in config.start:
             parts = ["transformer", start * (start != "none"), str(seed) * (config.seeds > 1)]
             method = "-".join(filter(None, parts))
-            yield {"method": method}, functools.partial(measure_network, job, method, start, seed)
+            yield {"method": method}, functools.partial(_transformer_row, job, method, start, seed)
 
 
-def read_text(config: TransformerConfig) -> Text:
-    """Train, dev and test as streams of token ids."""
-    reading: Any = {"field": config.field, "documents": config.documents}
-    with stage("reading"):
-        corpus = read_corpus(config.corpus, config.train, config.dev, split=config.split, **reading)
-        corpus = (corpus.limit(config.limit) if config.limit else corpus).in_memory()
-        test = list(text_corpus([*config.train, *config.dev], config.test, **reading).dev) if config.test else []
-    with stage("tokenising", "documents") as progress:
-        text = tokenize_corpus(corpus, config.tokenizer, config.vocab_size, progress=progress)
-    streams = {"train": text.train, "dev": text.dev}
-    if test:
-        streams["test"] = encode_documents(text.tokenizer, test)
-    about = {"corpus": corpus.name, "corpus_sha256": corpus.sha256, "vocab_size": text.tokenizer.vocab_size}
-    return Text(text.tokenizer, streams, text.dev_sizes, about)
-
-
-def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
+def _transformer_row(job: Job, method: str, start: str, seed: int) -> list[Row]:
     """Train the network from a start, save it, and sample from it."""
     config, folder, text, mesh = job
     precision = "float32" if on_cpu(mesh) else "bfloat16"  # of products; parameters have float32
     names = ("window", "width", "layers", "heads", "positions", "dropout", "tied")
     flags: Any = {name: getattr(config, name) for name in names}
     network = Transformer(vocab_size=text.tokenizer.vocab_size, precision=precision, **flags)
-    partial = folder.path / "checkpoints" / f"{method}.partial"
     begin = time.perf_counter()
     variables = init_variables(network, key_of_seed(seed), np.zeros((1, config.window), np.int32))
     if start == "induction":
-        variables = induction_start(network, variables, seed=seed)
+        variables = sequences.induction_start(network, variables, seed=seed)
     start_seconds = time.perf_counter() - begin
+    updates, windows = max(1, config.steps // config.evaluations), config.accumulate * config.batch_size
+    partial = folder.path / "checkpoints" / f"{method}.partial"
     about: Row = {"name": method.split("-")[0], "start": start, "seed": seed}
-    result = train_sequences(job, network, variables, partial, about)
+    options: Any = {"updates": updates, "windows": windows, "checkpoints": partial}
+    result = _train(job, network, variables, about, **options)
     model = network_model(network, jax.tree.map(np.asarray, result.params), eos=config.eos)
     fields = {"features": "none", "radius": 1, "history": f"window:{config.window}"}
     save_run_model(folder.path, {"method": method, **fields}, model)
     with stage("evaluating", "positions") as progress:
-        options: Any = {"block": _block, "mesh": mesh, "progress": progress}
+        options = {"block": _block, "mesh": mesh, "progress": progress}
         found = {part: document_losses(model, x, **options) for part, x in text.streams.items() if part != "train"}
-    add_samples(config, folder, text, model, seed)
-    last, (updates, windows) = result.history[-1], updates_and_windows(config)
-    trained = result.epochs * updates * windows * config.window
+    _add_samples(config, folder, text, model, seed)
+    last, trained = result.history[-1], result.epochs * updates * windows * config.window
     spelled = spelling(text.tokenizer, text.streams["dev"], text.sizes)
     row = {
         **fields,
@@ -149,66 +206,40 @@ def measure_network(job: Job, method: str, start: str, seed: int) -> list[Row]:
     return [row]
 
 
-def add_samples(config: TransformerConfig, folder: RunFolder, text: Text, model: LanguageModel, seed: int) -> None:
+def _train(
+    job: Job, network: Transformer, variables: Any, about: Row, *, updates: int, windows: int, **options: Any
+) -> TrainingResult:
+    """Train a network; `updates` lie between two dev losses."""
+    config, folder, text, mesh = job
+    stream, dev, size = text.streams["train"], text.streams["dev"], updates * windows
+    optimizer = sequences.sequence_optimizer(
+        config.learning_rate, config.steps, warmup=config.warmup, decay=config.weight_decay, accumulate=config.accumulate
+    )
+    wanted = slice(None) if config.eos else dev[1:] != PAD
+    shown: Any = {"window": config.window, "stride": config.window, "mesh": mesh}
+
+    def evaluate(variables: Any) -> float:
+        log_p = sequences.stream_log_probabilities(network, variables, dev, **shown)
+        return -float(log_p[wanted].mean(dtype=np.float64))
+
+    def flops(step: int) -> Row:
+        return {"flops": step * network.flops_per_token() * windows * config.window}
+
+    options |= {"mesh": mesh, "size": size, "batch_size": config.batch_size, "seed": about["seed"], "measured": flops}
+    options |= {"epochs": -(-config.steps // updates), "epoch_steps": updates}
+    options |= {"order": sequences.window_order(len(stream), config.window, size)}
+    batch = sequences.window_batch(stream, config.window, mesh)
+    loss = sequences.sequence_loss(config.eos)
+    return training.fit(folder, about, network, loss, optimizer, variables, batch, evaluate, **options)
+
+
+def _add_samples(config: TransformerConfig, folder: RunFolder, text: Text, model: LanguageModel, seed: int) -> None:
     """Add documents of a model to samples.json once."""
     path = folder.path / "samples.json"
     before = read_texts(path)
     prompts, length = [""] * config.samples, 4 * config.window if config.tokenizer == "char" else 40
     own = generate_text(key_of_seed(seed), model, text.tokenizer, prompts, length) if prompts else []
     write_json(path, before if own and before[-len(own) :] == own else [*before, *own])
-
-
-def updates_and_windows(config: TransformerConfig) -> tuple[int, int]:
-    """Updates between two dev losses, and windows of an update."""
-    return max(1, config.steps // config.evaluations), config.accumulate * config.batch_size
-
-
-def train_sequences(job: Job, network: Transformer, variables: dict[str, Any], checkpoints: Path, about: Row) -> TrainingResult:
-    """Train the network, and keep the parameters of lowest dev loss."""
-    config, folder, text, mesh = job
-    stream, dev, (updates, size) = text.streams["train"], text.streams["dev"], updates_and_windows(config)
-    per_update, size = network.flops_per_token() * size * config.window, updates * size
-    optimizer = sequence_optimizer(
-        config.learning_rate, config.steps, warmup=config.warmup, decay=config.weight_decay, accumulate=config.accumulate
-    )
-    wanted = slice(None) if config.eos else dev[1:] != PAD
-    windows: Any = {"window": config.window, "stride": config.window, "mesh": mesh}
-
-    def evaluate_windows(variables: Any) -> float:
-        return -float(stream_log_probabilities(network, variables, dev, **windows)[wanted].mean(dtype=np.float64))
-
-    def on_epoch(entry: Any) -> None:
-        step = round(entry["epoch"]) * updates
-        folder.log(event="epoch", **about, **entry, step=step, flops=step * per_update)
-        losses = ", ".join(f"{part} {entry[f'{part}_loss']:.4f}" for part in ("train", "dev") if f"{part}_loss" in entry)
-        console.print(f"    step {step:,}: {losses}, {entry.get('seconds', 0):.0f} s")
-
-    with stage("training", "windows") as progress:
-        return train_network(
-            network,
-            sequence_loss(config.eos),
-            optimizer,
-            variables,
-            window_batch(stream, config.window, mesh),
-            evaluate_windows,
-            mesh=mesh,
-            size=size,
-            batch_size=config.batch_size,
-            epochs=-(-config.steps // updates),
-            seed=about["seed"],
-            order=window_order(len(stream), config.window, size),
-            checkpoints=checkpoints,
-            on_epoch=on_epoch,
-            progress=progress,
-        )
-
-
-def _name(event: Row) -> str:
-    return event["name"] if event["start"] == "none" else f"{event['name']}, start {event['start']}"
-
-
-def _curves(results: Results) -> list[Row]:
-    return results.events("epoch", "name", "start", "seed", "epoch")
 
 
 RESULTS = Table(
@@ -232,8 +263,19 @@ RESULTS = Table(
     "all of the document before it. *in windows*: after half a window on average, at the best evaluation of training. FLOP of "
     "training by formula, without evaluations.",
 )
+
+
+def _curves(results: Results) -> list[Row]:
+    """Dev losses by TFLOP of training, with the start in the network's name."""
+    events = results.events("epoch", "name", "start", "seed", "epoch")
+    starts = {start: "" if start == "none" else f", start {start}" for start in {e["start"] for e in events}}
+    return [{**e, "TFLOP": e["flops"] / 1e12, "label": e["name"] + starts[e["start"]]} for e in events]
+
+
 _axes = {"xlabel": "TFLOP of training", "ylabel": "dev loss in windows"}
-CURVE = Lines("curves", lambda event: event["flops"] / 1e12, "dev_loss", _name, rows=_curves, axes=_axes, size=(6.4, 4.2))
-VIEWS = [RESULTS, CURVE, Texts("Sampled documents", "samples.json")]
-_title = "launch.networks: language models of windows"
-EXPERIMENT = Experiment("networks", TransformerConfig, measure, VIEWS, check=checked_with_devices, title=_title)
+_figure = Lines("curves", "TFLOP", "dev_loss", "label", rows=_curves, axes=_axes, size=(6.4, 4.2))
+_samples = Texts("Sampled documents", "samples.json")
+_of_windows: Any = {"check": _checked_with_devices, "title": "launch.networks: language models of windows"}
+_of_contexts: Any = {"check": checked, "title": "launch.networks mlp-lm"}
+MLP = Experiment("networks", MLPConfig, _measure_mlp, [training.RESULTS, CURVES, _samples], **_of_contexts)
+TRANSFORMER = Experiment("networks", TransformerConfig, _measure_transformers, [RESULTS, _figure, _samples], **_of_windows)

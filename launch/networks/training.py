@@ -1,7 +1,8 @@
-"""Shared parts of launch.networks: examples, training, rows and views."""
+"""Shared parts of launch.networks: pictures, training, rows and views."""
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -12,9 +13,9 @@ from jexplicit.data.images import Images, one_hot, pixel_features, read_images
 from jexplicit.nn import training
 from jexplicit.nn.names import ObjectiveName
 from jexplicit.nn.networks import Scores, init_variables, scorer, train_network
-from jexplicit.nn.training import epoch_order, make_optimizer, make_schedule, shorter_epochs
+from jexplicit.nn.training import TrainingResult, epoch_order, make_optimizer, make_schedule, shorter_epochs
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.loop import load_checkpoint, save_checkpoint
+from jexplicit.runs.loop import save_checkpoint
 from jexplicit.runs.progress import console, stage
 from launch.kit.experiment import RunFolder
 from launch.kit.views import Column, Lines, Row, Table
@@ -31,12 +32,11 @@ class SplitData(NamedTuple):
 
 
 class Data(NamedTuple):
-    """Examples, classes [M] of training, outputs N, and fields of rows."""
+    """Examples, the number of outputs N, and fields of rows."""
 
     train: SplitData
     dev: SplitData
     test: SplitData
-    labels: np.ndarray
     outputs: int
     about: dict[str, Any]
 
@@ -61,12 +61,40 @@ def centred_data(images: Images, command: str = "") -> Data:
     scale = float((train.X - mean).std()) or 1.0  # one number: a pixel that never changes stays 0
     parts = (SplitData((X - mean) / scale, Y) for X, Y in (train, dev, test))
     about = {"command": command, "data": images.name, "sha256": images.sha256, "outputs": images.outputs}
-    return Data(*parts, labels=images.train_labels[:kept].astype(np.int64), outputs=images.outputs, about=about)
+    return Data(*parts, outputs=images.outputs, about=about)
 
 
-def finite(values: Any) -> list[float | None]:
-    """Numbers for JSON."""
-    return [x if np.isfinite(x) else None for x in np.asarray(values, float).tolist()]
+def fit(
+    folder: RunFolder,
+    about: Row,
+    network: nn.Module,
+    loss: Callable[..., Any],
+    optimizer: Any,
+    variables: Any,
+    batch: Callable[[np.ndarray], Any],
+    evaluate: Callable[[Any], float],
+    *,
+    checkpoints: Path,
+    epochs: int,
+    epoch_steps: int,
+    measured: Callable[[int], Row],
+    **options: Any,
+) -> TrainingResult:
+    """Train a network with its epochs logged; an interrupted training continues.
+
+    about: fields of its events. measured: `step -> more fields`. The other arguments are those of `train_network`.
+    """
+
+    def on_epoch(entry: Any) -> None:
+        step = round(entry["epoch"]) * epoch_steps
+        folder.log(event="epoch", **about, **entry, step=step, **measured(step))
+        if round(entry["epoch"]) % max(1, epochs // 20) == 0:
+            losses = ", ".join(f"{part} {entry[f'{part}_loss']:.4f}" for part in ("train", "dev") if f"{part}_loss" in entry)
+            console.print(f"    step {step:,}: {losses}, {entry.get('seconds', 0):.0f} s")
+
+    options |= {"checkpoints": checkpoints, "epochs": epochs, "on_epoch": on_epoch}
+    with stage(f"training {about['name']}", "examples") as progress:
+        return train_network(network, loss, optimizer, variables, batch, evaluate, progress=progress, **options)
 
 
 def train_model(
@@ -102,31 +130,12 @@ def train_model(
         seen.append(score(variables, *data.dev))
         return seen[-1].loss
 
-    def on_epoch(entry: Any) -> None:
-        epoch = int(entry["epoch"])
-        folder.log(event="epoch", name=name, **entry, step=epoch * epoch_steps, dev_accuracy=seen[-1].accuracy)
-        if epoch and epoch % max(1, flags.epochs // 5) == 0:
-            losses = f"train {entry['train_loss']:.4f}, dev {entry['dev_loss']:.4f}"
-            console.print(f"    {name}: epoch {epoch}, loss {losses}, {entry['seconds']:.0f} s")
-
     order: Any = lambda seed, epoch: epoch_order(seed, epoch, M)  # noqa: E731
-    with stage(f"training {name}", "examples") as progress:
-        result = train_network(
-            network,
-            loss,
-            optimizer,
-            variables,
-            lambda m: (data.train.X[m], data.train.Y[m]),
-            evaluate,
-            size=size,
-            batch_size=batch_size,
-            epochs=flags.epochs,
-            seed=flags.seed,
-            order=order if size == M else shorter_epochs(order, M, size),
-            checkpoints=partial,
-            on_epoch=on_epoch,
-            progress=progress,
-        )
+    options: Any = {"size": size, "batch_size": batch_size, "epochs": flags.epochs, "epoch_steps": epoch_steps}
+    options |= {"seed": flags.seed, "order": order if size == M else shorter_epochs(order, M, size), "checkpoints": partial}
+    options |= {"measured": lambda step: {"dev_accuracy": seen[-1].accuracy}}
+    batch = lambda m: (data.train.X[m], data.train.Y[m])  # noqa: E731
+    result = fit(folder, {"name": name}, network, loss, optimizer, variables, batch, evaluate, **options)
     trained = result.params
     save_checkpoint(path, {kind: tree for kind, tree in trained.items() if tree})
     few = slice(None, None, -(-M // _scored_examples))
@@ -144,17 +153,10 @@ def train_model(
         "weight_decay": flags.weight_decay if flags.optimizer == "adamw" else None,
         "batch_size": batch_size,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(trained["params"])),
-        **more,
-        **finish(trained),
-        **data.about,
+        **{**more, **finish(trained), **data.about},
     }
     shutil.rmtree(partial, ignore_errors=True)  # only for resuming
     return [row]
-
-
-def load_variables(folder: RunFolder, name: str) -> dict[str, Any]:
-    """The variables of a network of this run."""
-    return {"batch_stats": {}, **load_checkpoint(folder.path / "checkpoints" / name)}
 
 
 RESULTS = Table(
@@ -172,5 +174,4 @@ RESULTS = Table(
     "are those of the whole training.",
 )
 _shown: Any = {"axes": {"xscale": "log", "yscale": "log", "ylabel": "dev loss"}, "size": (6.4, 4.2), "legend": "below"}
-_epochs = lambda results: results.events("epoch", "name", "epoch")  # noqa: E731
-CURVES = Lines("curves", "step", "dev_loss", "name", rows=_epochs, **_shown)
+CURVES = Lines("curves", "step", "dev_loss", "name", rows=lambda results: results.events("epoch", "name", "epoch"), **_shown)

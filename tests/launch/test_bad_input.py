@@ -54,7 +54,6 @@ lm --out {{damaged}} --resume | config.json is damaged
 sample --run {{run}} --radius 7 | has no model with radius 7: it has unigram_1
 next --run {{run}} --radius 0 | has no model with radius 0
 sample --run {{text}} | is no model that can be read
-feature-machine modular --kernel cubic | invalid choice 'cubic'
 score --run {{run}} --text missing.txt | no such file
 score --run {{run}} --text {{text}} --max-perplexity 3 | --max-perplexity and --kept go together
 score --run {{run}} --text {{text}} --max-perplexity 3 --kept {{text}} | is read by --text
@@ -73,6 +72,7 @@ classify-text --train {{reviews}} --field body --label y | line 2 has no field '
 classify-text --train {{reviews}} --field text --label one | --label one: --train has 1 labels; give texts of two labels or more
 classify-text --train {{reviews}} --field text --label y | fewer than 10 texts of every label: give more, or name --test
 classify-text --train {{blank}} --field text --label y | blank.csv, line 3: text or y is empty; fill it
+feature-machine modular --operation divide | invalid choice 'divide'
 networks mlp_ml | choose one of mlp-lm
 networks mlp-lm --dev {{text}} | --dev and --test go together
 networks mlp-lm --train {{two}} | use a text of 3 or more lines
@@ -81,7 +81,6 @@ networks autoencoder --data nothing | name that of its files, --data-dir DIR
 networks compare colours | normalisation
 icl one-step --dim 100000 | --dim 100000 --context 10 --batch-size 2048: tokens and weights take
 digits --methods | need at least one value each
-digits --methods kernel --grid 9 | --grid 9 of images 8 pixels wide: use at most 8
 digits --methods kernel --frequencies 500000 | 4 matrices of 1000000 x 1000000 numbers take 16,000 GB
 blur train --unroll 1 2 --meta-steps 1 | give each flag one number per stage
 blur nothing | choose one of train, tasks

@@ -1,29 +1,41 @@
-"""launch.networks, end to end on small data: one run of each subcommand, what it refuses, and that it resumes exactly."""
+"""launch.networks on small data: a run of each subcommand, exact continuations, and variants beside a plain training loop."""
 
 import functools
 import json
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-from run_folders import folder, interrupt_training, made, main, rows, without_costs
+from run_folders import folder, interrupt_training, interrupted, made, main, rows, without_costs
 
 from jexplicit.data.corpora import split_documents
 from jexplicit.data.images import read_images
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.generation import next_token
+from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step, variables_of
+from jexplicit.nn.training import epoch_order, objective
 from jexplicit.runs.files import read_events
 from jexplicit.runs.loop import load_checkpoint
+from launch.networks import pictures as comparisons
+from launch.networks.config import CompareConfig
+from launch.networks.pictures import Variant, saturate, train_variant, variants_of
 from launch.networks.training import centred_data
 
 pytestmark = pytest.mark.slow
 
 FIELDS = "model optimizer objective steps seconds train_loss dev_loss test_loss test_accuracy corpus_sha256 vocab_size".split()
-MLP = "--limit 400 --tokenizer char --context 2 --embedding 2 --hidden 4 --epochs 2 --batch-size 256 --samples 1"
-MLP += " --direct tokens --dropout 0.1"
+MLP = "--limit 400 --tokenizer char --context 2 --embedding 2 --hidden 4 --epochs 3 --epoch-examples 600 --batch-size 256"
+MLP += " --direct tokens --dropout 0.1 --samples 1"
 SEQUENCES = "--tokenizer char --window 32 --width 8 --layers 1 --steps 6 --warmup 2 --evaluations 3 --batch-size 4"
 TRANSFORMER = f"{SEQUENCES} --heads 2 --accumulate 2 --dropout 0.1 --samples 1 --eos"
+VARIED = {  # by comparison: what its variants differ in, and what its report has
+    "normalisation": (lambda v: (v.network.norm, v.network.residual, len(v.network.hidden)), "| group norm, residual |"),
+    "objectives": (lambda v: (v.objective, v.optimizer, v.start), "| softmax cross entropy, "),
+    "initializers": (lambda v: (v.network.weights, v.network.weight_scale, v.start), "| scales |"),
+}
 
 
 @functools.cache
@@ -38,10 +50,6 @@ def line(name: str, flags: str) -> str:
     return f"networks {name} --train {folder()}/letters {flags}".replace("--eos", f"--eos --test {folder()}/unseen")
 
 
-def by_name(out) -> dict[str, dict]:
-    return {row["name"]: row for row in rows(out)}
-
-
 def pictures(out) -> set[str]:
     return {path.stem for path in (out / "figures").glob("*.png")}
 
@@ -51,7 +59,7 @@ def test_a_language_model_is_trained_and_resumes_exactly(tmp_path, monkeypatch):
     (network,) = rows(out)
     assert network["name"] == "mlp" and {*FIELDS} <= set(network) and 0 <= network["test_accuracy"] <= 1
     assert network["dev_perplexity"] == pytest.approx(np.exp(network["dev_loss"]))
-    assert network["steps"] > 0 and network["dev_positions"] < network["train_positions"] / 7
+    assert network["steps"] == 3 * 3 and network["dev_positions"] < network["train_positions"] / 7
     assert network["vocab_size"] == 5  # three letters, an end and <unk>
     assert (out / "samples.json").exists() and pictures(out) == {"curves"} and read_events(out, "epoch")
     with monkeypatch.context() as patch:
@@ -66,7 +74,7 @@ def test_a_transformer_has_its_costs_and_serves_as_a_language_model():
     """Its row by hand: 3 evaluations of 2 updates of 2 batches of 4 windows of 32 tokens."""
     out = made(line("transformer-lm", TRANSFORMER))
     (row,) = rows(out)
-    assert row["trained_tokens"] == 6 * 2 * 4 * 32 and row["vocab_size"] == 5
+    assert row["trained_tokens"] == 6 * 2 * 4 * 32 and row["vocab_size"] == 5 and "curves" in pictures(out)
     assert row["flops"] == 6 * 2 * 4 * 32 * (6 * (12 * 8**2 + 5 * 8) + 12 * 8 * 32)
     assert row["parameters"] == 5 * 8 + 12 * 8**2 + 3 * 8
     events = read_events(out, "epoch")
@@ -74,10 +82,8 @@ def test_a_transformer_has_its_costs_and_serves_as_a_language_model():
     assert row["window_loss"] == min(event["dev_loss"] for event in events)
     assert row["dev_perplexity"] == np.exp(row["dev_loss"]) and 0 < row["test_loss_se"] < row["dev_loss_se"] < 1
     assert row["test_positions"] > 9 * row["dev_positions"] > 0  # all lines, and a tenth of them
-    assert "curves" in pictures(out)
     model = load_model(out)
-    stream = model.tokenizer.encode("abc")
-    (log_p,) = model.score(["abc"])
+    stream, (log_p,) = model.tokenizer.encode("abc"), model.score(["abc"])
     np.testing.assert_allclose(log_p[1], next_token(model.model, stream[:1])[stream[1]], rtol=1e-4)
 
 
@@ -96,17 +102,15 @@ def test_a_transformer_resumes_to_the_same_bits_and_on_no_other_text(tmp_path, m
 
 def test_networks_of_several_starts_and_seeds():
     flags = "--no-tied --positions learned --width 32 --layers 2 --heads 2 --samples 1 --seeds 2 --seed 3"
-    starts = ["none", "induction"]
-    out = made(line("transformer-lm", f"{SEQUENCES} {flags} --start {' '.join(starts)}"))
+    out = made(line("transformer-lm", f"{SEQUENCES} {flags} --start none induction"))
     found = rows(out)
-    assert [(row["start"], row["seed"]) for row in found] == [(start, seed) for seed in (3, 4) for start in starts]
+    starts = [(start, seed) for seed in (3, 4) for start in ("none", "induction")]
+    assert [(row["start"], row["seed"]) for row in found] == starts
     assert all(row["start_seconds"] > 0 for row in found) and len({row["parameters"] for row in found}) == 1
     first = {(e["start"], e["seed"]): e["dev_loss"] for e in read_events(out, "epoch") if e["step"] == 0}
-    assert len(first) == len(set(first.values())) == 4
+    assert len(first) == len(set(first.values())) == len(json.loads((out / "samples.json").read_text())) == 4
     assert load_model(out, method="transformer-induction-4").generate("ab", 5, seed=1)
-    assert len(json.loads((out / "samples.json").read_text())) == 4
-    report = (out / "report.md").read_text()
-    assert "| induction |" in report
+    assert "| induction |" in (out / "report.md").read_text()
 
 
 def test_a_transformer_without_ends_of_documents_on_two_devices():
@@ -120,17 +124,86 @@ def test_a_transformer_without_ends_of_documents_on_two_devices():
 
 
 def test_autoencoders():
-    sizes = "--limit 120 --epochs 2 --memories 2 --memory-width 16 --memory-depth 1 --memory-steps 20 --iterations 5 --width 8"
-    out = made(f"networks autoencoder {sizes} --bottleneck 4 --memory-scales 0.4")
-    found = by_name(out)
-    assert found["linear, solved"]["train_loss"] < found["linear, trained"]["train_loss"]  # nothing of rank 4 is better
-    assert all(0 <= row["anomaly_auc"] <= 1 for row in found.values())
+    sizes = "--limit 120 --epochs 2 --memories 2 --memory-width 16 --memory-steps 20 --memory-scales 0.4"
+    out = made(f"networks autoencoder {sizes}")
+    found = {row["name"]: row for row in rows(out)}
+    assert found["linear, solved"]["train_loss"] < found["linear, trained"]["train_loss"]  # nothing of that rank is better
+    assert all(0 <= row["anomaly_auc"] <= 1 for row in found.values()) and pictures(out) == {"curves"}
     memory = found["over-parameterised, relu, weights x 0.4"]
     assert memory["largest_singular_value"] >= memory["largest_spectral_radius"] > 0
-    assert pictures(out) == {"curves"}
 
 
 def test_pixels_that_never_change_stay_finite():
     images = read_images("digits")
     images = images._replace(train_images=np.full_like(images.train_images, 3))
     assert np.isfinite(centred_data(images).train.X).all()
+
+
+# launch.networks compare
+
+
+@pytest.fixture(scope="module")
+def data():
+    return centred_data(read_images("digits", limit=60))
+
+
+def test_a_variant_is_a_plain_loop_of_steps(data):
+    """Under vmap and scan in float32; 1e-4 after 15 steps."""
+    network, rates = FullyConnected((4,), data.outputs, activation="tanh", norm="layer", dropout=0.2), (0.01, 0.3)
+    variant = Variant("a", network, optimizer="momentum", rates=rates, batch_size=10, epochs=3)
+    found = train_variant(variant, data, (5, 6))
+    M, loss, losses = len(data.train.X), objective("softmax_cross_entropy"), np.empty((2, 2))
+    X, Y = map(jnp.asarray, data.dev)
+    for n, rate in enumerate(rates):
+        for s, seed in enumerate((5, 6)):
+            optimizer = optax.sgd(rate, momentum=0.9)
+            state = initial_state(init_variables(network, jax.random.key(jnp.uint32(seed)), data.train.X[:2]), optimizer)
+            step = jax.jit(network_step(network, loss, optimizer, seed=jnp.uint32(seed)))
+            for epoch in (1, 2, 3):
+                for m in epoch_order(seed, epoch, M)[: M // 10 * 10].reshape(-1, 10):
+                    state, _ = step(state, (data.train.X[m], data.train.Y[m]))
+            losses[n, s] = loss(network_outputs(network, variables_of(state), X), Y).mean()
+    np.testing.assert_allclose(found.rate_losses, losses.mean(axis=1), rtol=1e-4)
+    best = int(losses.mean(axis=1).argmin())
+    assert found.rate == rates[best] and found.steps == 3 * (M // 10) and found.curves["dev_loss"].shape == (2, 4)
+    np.testing.assert_allclose(found.scores["dev_loss"], losses[best], rtol=1e-4)
+    np.testing.assert_allclose(found.curves["dev_loss"][:, -1], losses[best], rtol=1e-4)
+
+
+def test_a_rate_that_diverges_is_never_the_best(data):
+    network = FullyConnected((4,), data.outputs, activation="linear")
+    variant = Variant("a", network, objective="squared_error", rates=(1e6, 0.01), epochs=2)
+    found = train_variant(variant, data, (0,))
+    assert found.rate == 0.01 and np.isinf(found.rate_losses[0]) and np.isfinite(found.scores["test_loss"]).all()
+
+
+def test_saturated_outputs_are_sure_and_wrong(data):
+    network = FullyConnected((4,), data.outputs, output_scale=0.1)
+    variables = saturate(init_variables(network, jax.random.key(0), data.train.X[:2]))
+    a = np.asarray(jax.nn.sigmoid(network_outputs(network, variables, jnp.asarray(data.dev.X))))
+    assert (np.minimum(a, 1 - a) < 0.02).mean() > 0.9
+    np.testing.assert_array_equal(a.mean(axis=0) > 0.5, np.arange(10) % 2 == 0)
+
+
+@pytest.mark.parametrize("what", VARIED)
+def test_every_variant_has_a_name_and_setting_of_its_own_and_runs_and_resumes(what, data, tmp_path, monkeypatch):
+    """Of its variants, the first and the last run."""
+    varied, reported = VARIED[what]
+    variants = [*variants_of(CompareConfig("out", what=what), data.outputs)]
+    assert len({variant.name for variant in variants}) == len(variants) >= 3
+    assert len({varied(variant) for variant in variants}) >= len(variants) - (what == "initializers")  # factor 1 is the default
+    monkeypatch.setattr(comparisons, "variants_of", lambda *given: [(every := [*variants_of(*given)])[0], every[-1]])
+    command = f"networks compare {what} --limit 60 --seeds 2 --width 4 --epochs 2 --depths 1 --rates 0.1"
+    found = rows(out := made(command))
+    assert [row["seed"] for row in found] == [0, 1] * 2 and reported in (out / "report.md").read_text()
+    for row in found:
+        assert row["comparison"] == what and row["steps"] > 0
+        assert all(0 <= row[f"{part}_accuracy"] <= 1 and row[f"{part}_loss"] > 0 for part in ("train", "dev", "test"))
+    assert {event["variant"] for event in read_events(out, "curves")} == {row["variant"] for row in found}
+    assert pictures(out) == {"comparison"}
+    with monkeypatch.context() as patch:
+        patch.setattr(comparisons, "train_variant", interrupted(train_variant, 2))
+        assert main(command, tmp_path) == 130
+    assert len(rows(tmp_path)) == 2
+    assert main(f"networks compare {what} --resume", tmp_path) == 0
+    assert without_costs(tmp_path) == without_costs(out)

@@ -12,7 +12,6 @@ from PIL import Image
 from run_folders import folder, interrupt_training, interrupted, made, main, rows, without_costs
 
 from icl.attention import gd_plus_plus
-from icl.blur.rules import load_genome
 from icl.tasks import sample_tasks, vmap_tasks
 from jexplicit.lm import evaluation
 from jexplicit.lm.checkpoints import load_model
@@ -20,9 +19,7 @@ from jexplicit.lm.evaluation import evaluate
 from jexplicit.runs.files import read_events
 from launch import cli
 from launch.icl.config import InputFlags
-from launch.icl.rates import TEST, make_model, random_key
-from launch.icl.training import descent_families, measure_families
-from launch.kit.views import where
+from launch.icl.training import TEST, descent_families, make_model, measure_families, random_key
 
 
 def line(name: str) -> str:
@@ -101,23 +98,6 @@ def test_a_loss_has_the_standard_error_of_its_tasks():
     assert told["test_tasks"] == len(losses) and told["loss"] == pytest.approx(losses.mean(), rel=1e-9)
     assert told["standard_error"] == pytest.approx(losses.std() / np.sqrt(len(losses)), rel=1e-6)
     assert told["eta"] == pytest.approx(3 * 12 / (6 + 3), rel=0.05)  # by the kurtosis of the inputs, of sampled contexts
-
-
-def test_rows_have_the_settings_that_were_asked_for():
-    icl = rows(made(line("icl")))
-    loss = {row["predictor"]: row["loss"] for row in where(icl, seed=(None, 0))}
-    assert loss["constructed"] == pytest.approx(loss["gd"], rel=1e-5) and loss["trained"] > 0
-    assert {row["seed"] for row in where(icl, predictor="trained")} == {0, 1}
-    networks = {row["name"]: row for row in rows(made(line("networks")))}
-    assert list(networks) == ["mlp"] and networks["mlp"]["steps"] == 6 * 3
-    assert networks["mlp"]["train_loss"] < networks["mlp"]["first_loss"]
-    machine = rows(made(line("feature-machine")))
-    assert [(row["seed"], row["solve"]) for row in machine] == [(seed, solve) for seed in (0, 1) for solve in range(1, 5)]
-    assert all(row["train_accuracy"] == 1 and 0 <= row["test_accuracy"] <= 1 and row["seconds"] > 0 for row in machine)
-    learned = where(rows(made(line("blur"))), baseline=None)
-    kept = load_genome(made(line("blur")) / "genome.json").provenance
-    assert learned[0]["step"] == 0 and kept["config"]["limit"] == 400 and {row["unroll"] for row in learned} == {3}
-    assert kept["test_accuracy"][str(learned[-1]["step"])] == pytest.approx(learned[-1]["test_accuracy"], abs=1e-4)
 
 
 COMMANDS = """
