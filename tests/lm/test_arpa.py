@@ -170,7 +170,7 @@ def test_models_of_other_rows_are_refused(tmp_path):
     with pytest.raises(ValueError, match="a tokenizer of 12 tokens and a model of 13: use the model's own"):
         write_arpa(tmp_path / "lm.arpa", fit_model("unigram", TrainingText(stream_of(DOCUMENTS), 13)).model, WORDS)
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="cannot be written .*choose another place"):
+    with pytest.raises(ValueError, match="cannot be written .*choose another folder"):
         write_arpa(tmp_path / "file" / "lm.arpa", model_of(2, True), WORDS)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

@@ -203,7 +203,7 @@ class TableRows:
     ) -> Float[np.ndarray, " M"]:
         """The logit of every position's target, in nats, on the host, without whole rows."""
         x_and_y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
-        return map_contexts(_target_logit, self, x_and_y, mesh=mesh, block=1024)
+        return map_contexts(_target_logit, self, x_and_y, mesh=mesh, block=4096)
 
 
 def _log_Z(kind: TableRows, x: Array) -> Float[Array, ""]:
