@@ -134,7 +134,7 @@ def _section(chain: BackOffChain, n: int, X: np.ndarray, rows: Sparse, words: li
     log_p[starts] = chain.target_logits(_whole(chain, X[r[starts]]), i[starts])
     log_p, (weight, known) = log_p / _ln10, _weights(chain, np.column_stack([i, X[r]]))
     if n < len(chain.levels):
-        (start, tokens), once = map(np.asarray, chain.children[n - 1]), (X != PAD).all(axis=1)
+        start, once = np.asarray(chain.children[n - 1].start), (X != PAD).all(axis=1)
         if np.count_nonzero(once[np.repeat(np.arange(len(X)), np.diff(start))]) != np.count_nonzero(known):
             raise ValueError("the model has a context, and not the one without its first token: fit it on whole documents")
 

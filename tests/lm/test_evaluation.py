@@ -186,9 +186,9 @@ def test_the_standard_error_is_that_of_a_mean_of_documents():
     assert bootstrap_standard_error(ONE, SIZES) == pytest.approx(linearised, rel=0.09)
     assert bootstrap_standard_error(ONE, SIZES) == bootstrap_standard_error(ONE, SIZES)  # of the same seed
     assert bootstrap_standard_error(ONE, SIZES, seed=1) != bootstrap_standard_error(ONE, SIZES)
-    for nll, sizes, draws in (([], [], 10), ([1.0, np.nan], [1, 2], 10), ([1.0, 2.0], [0, 2], 10), ([1.0], [1], 1)):
+    for nll, sizes in (([], []), ([1.0, np.nan], [1, 2]), ([1.0, 2.0], [0, 2])):
         with pytest.raises(ValueError, match=r"give one of each|leave these documents out"):
-            bootstrap_standard_error(np.array(nll, float), np.array(sizes, int), draws=draws)
+            bootstrap_standard_error(np.array(nll, float), np.array(sizes, int))
 
 
 def test_the_fields_of_two_texts_are_those_of_their_documents_together():
