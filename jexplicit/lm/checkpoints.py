@@ -1,8 +1,4 @@
-"""Language models on disk: exported files, and the models of a run.
-
-A run keeps its counts, from which baselines and explicit solutions are solved again in a second, and a file for every other
-model.
-"""
+"""Language models on disk: exported files, and those of a run, which keeps its counts and a file for most models."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -16,7 +12,6 @@ from jexplicit.counts.pairs import Counts, SparseCounts, sparse_table
 from jexplicit.data.inputs import input_head, is_compressed, is_input, is_pipe, refuse_other_formats
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.arpa import is_arpa, read_arpa
-from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.counted.reading import AnyModel
 from jexplicit.lm.model_files import check_sizes, read_model_file, save_model
 from jexplicit.lm.rows import bigram_model, explicit_language_model, unigram_model
@@ -47,10 +42,9 @@ def import_model(path: str | os.PathLike) -> TextModel:
     if tokenizer is None:
         raise ValueError(f"{path} is a model of a run, without its tokenizer: pass the run folder, or export the model")
     check_sizes(path, model, tokenizer)
-    if "method" not in about:  # a model made by hand
-        history = model.history if isinstance(model.history, str) else "none"
-        about = {"method": type(model).__name__, "features": "none", "radius": model.radius, "history": history, **about}
-    return TextModel(model, tokenizer, about)
+    history = model.history if isinstance(model.history, str) else "none"
+    by_hand = {"method": type(model).__name__, "features": "none", "radius": model.radius, "history": history}
+    return TextModel(model, tokenizer, about if "method" in about else by_hand | about)
 
 
 def load_model(
@@ -73,9 +67,8 @@ def load_model(
         model = load_model("runs/demo")
         model.generate("Return the", 20)
     """
-    path = model_file(path)
-    wanted = {"method": method, "features": features, "radius": radius, "history": history}
-    wanted = {name: value for name, value in wanted.items() if value is not None}
+    path, given = model_file(path), {"method": method, "features": features, "radius": radius, "history": history}
+    wanted = {name: value for name, value in given.items() if value is not None}
     if is_input(path):
         saved = import_model(path)
         if other := {name: saved.about.get(name) for name, value in wanted.items() if saved.about.get(name) != value}:
@@ -105,26 +98,30 @@ def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[st
 
     wanted: method, features, radius or history -> the values to take; default, any.
     """
-    path = local_path(path)
-    if read_config(path) is None:
-        raise ValueError(
-            f"no run at {path}: pass the folder of a run of jexplicit lm, or an exported .safetensors or .arpa file"
-        )
+    if read_config(path := local_path(path)) is None:
+        remedy = "pass the folder of a run of jexplicit lm, or an exported .safetensors or .arpa file"
+        raise ValueError(f"no run at {path}: {remedy}")
     rows = [row for row in map(_normalised, read_rows(path)) if row and (row["method"] in FROM_COUNTS or _file_of(path, row))]
     if not rows:
         raise ValueError(f"{path} has no language model with a dev perplexity: pass a run of launch.lm or launch.networks")
-    candidates = [row for row in rows if all(row[name] in values for name, values in wanted.items())]
-    if not candidates:
-        words = _worded({name: " or ".join(map(str, values)) for name, values in wanted.items()})
-        raise ValueError(f"{path} has no model with {words}: it has {', '.join(map(model_name, rows))}")
-    return candidates
+    if found := [row for row in rows if all(row[name] in values for name, values in wanted.items())]:
+        return found
+    words = _worded({name: " or ".join(map(str, values)) for name, values in wanted.items()})
+    raise ValueError(f"{path} has no model with {words}: it has {', '.join(map(model_name, rows))}")
 
 
 def load_row(path: str | os.PathLike, row: Mapping[str, Any]) -> TextModel:
     """The model of one row of a run."""
     path = local_path(path)
     tokenizer, file = Tokenizer.load(path / "tokenizer.model"), _file_of(path, row)
-    model = read_model_file(file)[0] if file else _solve_again(path, row)
+    if file:
+        model = read_model_file(file)[0]
+    else:  # solved again, in a second
+        counts, eos = load_counts(path, sparse=not has_counts(path)), (read_config(path) or {}).get("eos", False)
+        if row["method"] == "explicit":
+            model = explicit_language_model(counts, features=row["features"], radius=row["radius"], eos=eos)
+        else:
+            model = (unigram_model if row["method"] == "unigram" else bigram_model)(counts, eos=eos)
     check_sizes(path, model, tokenizer)
     return TextModel(model, tokenizer, {**row, "command": read_command(path)})
 
@@ -169,14 +166,6 @@ def save_tokenizer(run: str | os.PathLike, tokenizer: Tokenizer) -> None:
     tokenizer.save(local_path(run) / "tokenizer.model")
 
 
-def _solve_again(run: Path, row: Mapping[str, Any]) -> LanguageModel:
-    """A baseline or an explicit solution, from the counts of its run."""
-    counts, eos = load_counts(run, sparse=not has_counts(run)), (read_config(run) or {}).get("eos", False)
-    if row["method"] == "explicit":
-        return explicit_language_model(counts, features=row["features"], radius=row["radius"], eos=eos)
-    return (unigram_model if row["method"] == "unigram" else bigram_model)(counts, eos=eos)
-
-
 def _normalised(row: Mapping[str, Any]) -> dict[str, Any] | None:
     """A row with the fields that choose models; None without a dev perplexity."""
     row = {"method": row.get("name"), "features": "none", "radius": row.get("context"), "history": "none", **row}
@@ -186,7 +175,7 @@ def _normalised(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _file_of(run: Path, row: Mapping[str, Any]) -> Path | None:
     """The file of a row's model, if any; K = 1 is shared."""
-    alike = ("sum", "cat") if row["radius"] == 1 and row["features"] in ("sum", "cat") else (row["features"],)
+    alike = ("sum", "cat") if row["radius"] == 1 and row["features"] in ("sum", "cat") else ()
     names = [f"{model_name({**row, 'features': features})}.safetensors" for features in (row["features"], *alike)]
     found = next((name for name in names if (_models(run) / name).exists()), None)
     return None if found is None else file_inside(_models(run), found, run / "results.json")

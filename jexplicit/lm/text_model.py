@@ -12,7 +12,7 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
 from jexplicit.lm.arpa import is_arpa, write_arpa
 from jexplicit.lm.attribution import Attribution, explain
-from jexplicit.lm.core.model import LanguageModel, read_text
+from jexplicit.lm.core.model import read_text
 from jexplicit.lm.counted.reading import AnyModel
 from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
@@ -49,27 +49,20 @@ class TextModel(NamedTuple):
         Of a model that predicts the end of a document, the last number of a text is that of its end. texts: a list; one text is
         `[text]`, or else a ValueError.
         """
-        texts = [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts
-        ids, pad = self.tokenizer.encode_all(texts), np.array([PAD], np.int32)
-        parts = [part for of_text in ids if len(of_text) for part in (of_text, pad)]
-        if not parts:
-            return [np.zeros(0) for _ in ids]
-        log_p = score(self.model, np.concatenate([pad, *parts]), progress=progress).astype(np.float64)
-        predicted = [len(of_text) + (self.model.eos and len(of_text) > 0) for of_text in ids]
-        return np.split(log_p, np.cumsum(predicted)[:-1])
+        return [log_p for _, log_p in self.score_tokens(texts, progress=progress)]
 
     def score_tokens(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
         """The predicted token ids of every text, and their scores."""
-        scores = self.score(texts := texts if isinstance(texts, str) else [*texts], progress=progress)
-        ids, end = self.tokenizer.encode_all(texts), np.array([PAD], np.int32)[: self.model.eos]
-        predicted = (np.append(of_text, end if len(of_text) else end[:0]) for of_text in ids)
-        return list(zip(predicted, scores, strict=True))
+        pad, ids = np.array([PAD], np.int32), self.tokenizer.encode_all(_as_list(texts))
+        parts = [part for of_text in ids if len(of_text) for part in (of_text, pad)]
+        scored = score(self.model, np.concatenate([pad, *parts]), progress=progress) if parts else np.zeros(0)
+        predicted = [np.append(of_text, pad[: self.model.eos and len(of_text) > 0]) for of_text in ids]
+        log_p = np.split(scored.astype(np.float64), np.cumsum([len(of_text) for of_text in predicted])[:-1])
+        return list(zip(predicted, log_p, strict=False))  # of no text np.split gives one part
 
     def perplexity(self, texts: Sequence[str]) -> float:
         """The perplexity per token of texts, that of all predictions together."""
-        stream = encode_documents(
-            self.tokenizer, [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts
-        )
+        stream = encode_documents(self.tokenizer, _as_list(texts))
         if not (stream != PAD).any():
             raise ValueError(f"no token in {len(texts)} texts: give some text")
         return evaluate(self.model, stream).perplexity
@@ -119,19 +112,18 @@ class TextModel(NamedTuple):
         """
         file = model_path(path)
         if is_arpa(file):
-            if not isinstance(self.model, LanguageModel):
-                kind = type(self.model).__name__
-                raise ValueError(f"{file}: {kind} is no n-gram model, which an ARPA file holds: choose the method ngram")
-            write_arpa(file, self.model, self.tokenizer)
-            return
+            return write_arpa(file, self.model, self.tokenizer)
         save_model(file, self.model, tokenizer=self.tokenizer, about=self.about)
         if file != local_path(path):
             own = {"library_name": "jexplicit", **library(), "file": file.name, "bytes": file.stat().st_size}
-            config = own | self.about | own
-            write_json(file.with_name("config.json"), config)
+            write_json(file.with_name("config.json"), config := own | self.about | own)
             if not (card := file.with_name("README.md")).exists():
                 text = model_card(file.parent.resolve().name, config)
                 write_whole(card, lambda file: file.write(text.encode()))
+
+
+def _as_list(texts: Any) -> Any:
+    return [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts
 
 
 def model_path(path: str | os.PathLike) -> Path:
@@ -146,29 +138,10 @@ def model_path(path: str | os.PathLike) -> Path:
     return path / "model.safetensors"
 
 
-_shown = {  # fields of a model card
-    "method": "method",
-    "radius": "tokens of context",
-    "history": "text before these",
-    "vocab_size": "vocabulary",
-    "corpus": "text",
-    "corpus_sha256": "sha256 of the text",
-    "train_tokens": "tokens that were counted or trained on",
-    "dev_loss": "dev loss, nats per token",
-    "dev_perplexity": "dev perplexity",
-    "test_loss": "test loss, nats per token",
-    "test_perplexity": "test perplexity",
-    "command": "command",
-    "bytes": "bytes of the file",
-    "library_version": "version of jexplicit",
-    "library_license": "licence of its code",
-}
-
-
 def model_card(name: str, config: Mapping[str, Any]) -> str:
     """The README.md of a shared model, with the front matter of Hugging Face."""
-    shown = {word: config[field] for field, word in _shown.items() if config.get(field) is not None}
-    lines = [f"* {word}: {f'{value:.4f}' if isinstance(value, float) else value}" for word, value in shown.items()]
+    shown = {field: f"{value:.4f}" if isinstance(value, float) else value for field, value in config.items()}
+    lines = [f"* {field}: {value}" for field, value in shown.items() if isinstance(value, str | int)]
     return f"""---
 library_name: jexplicit
 pipeline_tag: text-generation
@@ -176,7 +149,7 @@ pipeline_tag: text-generation
 
 # {name}
 
-A language model with its tokenizer, in one safetensors file. What else is known of it is in [config.json](config.json).
+A language model with its tokenizer, in one safetensors file, and its provenance (config.json):
 
 {chr(10).join(lines)}
 

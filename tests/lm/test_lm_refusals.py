@@ -91,7 +91,7 @@ CASES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda g: next_token(g.spread, np.array([N])), f"token ids {N} .. {N}: {HAS_N}"),
     (lambda g: score_documents(g.two, g.tokenizer, ["the cat", "  "]), r"document 1, '  ', has no token"),
     # generation
-    (generated(length=0), "length 0: generate at least one token"),
+    (generated(length=0), "length 0: give at least one token"),
     (generated(temperature=-0.5), "temperature -0.5"),
     (generated(top_k=0), "top-k 0"),
     (generated(top_p=1.5), "top-p 1.5"),

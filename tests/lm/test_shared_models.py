@@ -53,7 +53,7 @@ def test_a_folder_has_the_model_where_it_comes_from_and_a_card(model, folder, tm
     size = (folder / "model.safetensors").stat().st_size
     assert config == {**model.about, **library, "file": "model.safetensors", "bytes": size}
     assert card == model_card("cats", config) and card.startswith("---\nlibrary_name: jexplicit\n")
-    own = {"# cats", "* method: ngram", f"* sha256 of the text: {config['corpus_sha256']}", "* licence of its code: Apache-2.0"}
+    own = {"# cats", "* method: ngram", f"* corpus_sha256: {config['corpus_sha256']}", "* library_license: Apache-2.0"}
     assert own <= set(card.splitlines()) and 'jexplicit.load_model("cats")' in card
 
     def missing(name):
@@ -61,7 +61,7 @@ def test_a_folder_has_the_model_where_it_comes_from_and_a_card(model, folder, tm
 
     monkeypatch.setattr(metadata, "metadata", missing)  # the library is not installed
     model.save(tmp_path / "dogs")
-    assert "version" not in (tmp_path / "dogs/README.md").read_text() and same(jexplicit.load_model(tmp_path / "dogs"), model)
+    assert "library_version" not in (tmp_path / "dogs/README.md").read_text() and same(jexplicit.load_model(tmp_path / "dogs"), model)
 
 
 def test_numbers_of_numpy_are_saved_as_those_of_python(tmp_path, monkeypatch):
