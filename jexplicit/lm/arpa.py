@@ -64,7 +64,7 @@ def arpa_words(tokenizer: Tokenizer) -> list[str]:
     return words
 
 
-def write_arpa(path: str | os.PathLike, model: LanguageModel, tokenizer: Tokenizer) -> None:
+def write_arpa(path: str | os.PathLike, model: Any, tokenizer: Tokenizer) -> None:
     """Write a model of methods ngram, unigram or bigram as an ARPA file.
 
     Source: Chen & Goodman 1999, Sec. 2.8, interpolated models in back-off form; the format is that of SRILM's ngram-format(5).

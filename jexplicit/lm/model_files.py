@@ -28,19 +28,6 @@ from jexplicit.lm.rows import BackOffChain, Children, NetworkRows, SequenceRows
 from jexplicit.runs.bounds import is_of
 from jexplicit.runs.files import local_path, parse_json, plain
 
-# What JSON or arrays raise that are none of a model.
-_malformed = (
-    SafetensorError,
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    IndexError,
-    ArithmeticError,
-    RecursionError,
-    AssertionError,
-)
 _format = 5
 _rows = (LanguageModel, TokenTables, Sparse, BackOffChain, Children, NetworkRows, SequenceRows)
 _on_host = (*COUNTED, CombinationState, State)  # integers of 64 bits stay what they are
@@ -56,7 +43,7 @@ def _class_of(name: str) -> type | None:
 
 
 def save_model(
-    path: str | os.PathLike, model: AnyModel, *, tokenizer: Tokenizer | None = None, about: Mapping[str, Any] | None = None
+    path: str | os.PathLike, model: Any, *, tokenizer: Tokenizer | None = None, about: Mapping[str, Any] | None = None
 ) -> None:
     """Write a model of any kind, or a state, to a safetensors file, whole or never."""
     path, tensors = local_path(path), {}
@@ -170,7 +157,7 @@ def read_model_file(path: Path, kind: Any = None) -> tuple[Any, Tokenizer | None
                 raise ValueError(f"it has a {type(model).__name__}")
             tokenizer = tokenizer and Tokenizer(file.get_tensor("tokenizer").tobytes(), tokenizer)
             return model, tokenizer, dict(header["about"])
-    except _malformed as error:
+    except Exception as error:  # of a file that somebody else wrote
         why = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"{path} is no model that can be read ({why}): fit or export the model again (jexplicit export)"

@@ -17,6 +17,7 @@ from jexplicit.data.contexts import PAD, check_stream, contexts, cut_documents, 
 from jexplicit.data.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import Features, FitOptions
+from jexplicit.lm.counted.reading import AnyModel
 from jexplicit.lm.rows import BackOffChain, smoothed_ngrams
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.files import trim_heap
@@ -36,12 +37,19 @@ class Options(FitOptions):
     seed: int = 0
 
 
+class FitResult(NamedTuple):
+    """A model, and results of its fit: plain values by name."""
+
+    model: AnyModel
+    info: dict[str, Any]
+
+
 class Watch(NamedTuple):
     """Who follows a fit, and where it can be resumed.
 
-    stage: context manager of a named stage, which gives `progress(done, total)`; jexplicit.runs.progress.stage for one.
-    log: called with the fields of an event. dev: [L] text whose perplexity iterative methods report, and stop by. checkpoints:
-    folder for what a killed fit resumes from. events: earlier events of a name, of the run that is resumed.
+    stage: context manager of a named stage, which gives `progress(done, total)`; jexplicit.runs.progress.stage for one. log:
+    called with the fields of an event. dev: [L] text that iterative methods report and stop by. checkpoints: folder for what a
+    killed fit resumes from. events: earlier events of a name, of the run that is resumed.
     """
 
     stage: Callable[..., Any] = lambda name, unit="": contextlib.nullcontext(lambda done, total: None)
@@ -78,15 +86,8 @@ class TrainingText:
         self._counts, self._sparse, self._known_sparse = counts, sparse_counts, sparse_counts
         self._made: dict[Any, Any] = {}
 
-    @functools.cached_property
-    def mesh(self) -> Mesh:
-        """The devices that share the work."""
-        return self._mesh or default_mesh()
-
-    @property
-    def in_memory(self) -> np.ndarray:
-        """The whole stream as an array."""
-        return np.asarray(self.stream[:])
+    mesh = functools.cached_property(lambda self: self._mesh or default_mesh())
+    in_memory = property(lambda self: np.asarray(self.stream[:]), doc="The whole stream as an array.")
 
     def counts(self, radius: int) -> Counts:
         """C_1 .. C_K, dense."""
@@ -130,8 +131,11 @@ class TrainingText:
 
     def ngrams(self, order: int) -> BackOffChain:
         """The rows of an n-gram model with contexts of up to `order` tokens."""
-        X_and_Y = functools.partial(contexts, self.in_memory, order, eos=self.eos)
-        return self.once(("ngrams", order), lambda: smoothed_ngrams(*X_and_Y(), vocab_size=self.vocab_size))
+
+        def make() -> BackOffChain:
+            return smoothed_ngrams(*contexts(self.in_memory, order, eos=self.eos), vocab_size=self.vocab_size)
+
+        return self.once(("ngrams", order), make)
 
     def once(self, name: Any, make: Callable[[], Any]) -> Any:
         """The result of `make` on this text, kept by a name."""

@@ -1,13 +1,8 @@
 """Gradient training of the single-layer decoder, with the gradient by hand.
 
-The loss of a batch is `L = sum_m log Z(x_m) - U[x_m, y_m]`. With noisy embeddings the layer reads `Ũ = E U`, so
+    L = sum_m log Z(x_m) - Ũ[x_m, y_m],    Ũ = E U,    dL/dŨ = Hᵀ(P - Y),    dL/dU = Eᵀ dL/dŨ
 
-    dL/dŨ = H̃ᵀ(P - Y),    dL/dU = Eᵀ dL/dŨ = diag(q) dL/dŨ + p ⊗ (1 - q)ᵀ dL/dŨ,
-
-the same diagonal plus rank one that makes noisy co-occurrences out of counts.
-
-Tables are split over devices by output column: a step exchanges one number per context and device (its part of log Z), where
-data parallelism would exchange the whole gradient.
+Tables are split over devices by output column: a step exchanges one number per context and device, its part of log Z.
 """
 
 import functools
@@ -28,7 +23,7 @@ from jexplicit.lm.core.names import Features
 from jexplicit.lm.core.smoothing import Noise, noise_model, noisy_counts, noisy_rows
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.rows import explicit_blocks, token_counts
-from jexplicit.lm.training_text import Options, TrainingText, Watch, written_for
+from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch, written_for
 from jexplicit.nn.training import adagrad, optax_optimizer, train
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import AXIS, full_precision, on_cpu
@@ -67,15 +62,12 @@ def cold_start(key: Array, *, features: Features, radius: int, vocab_size: int, 
 
 def initial_state(params: tuple[Array, ...], optimizer: optax.GradientTransformation, mesh: Mesh) -> DecoderState:
     """The initial state of training from given tables, split over the mesh by column."""
-    sharding = NamedSharding(mesh, PartitionSpec(None, AXIS))
+    sharding, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((None, AXIS), ()))
     filler = ((0, 0), (0, -params[0].shape[1] % mesh.size))
     # a copy, as the state is donated and the tables may still be wanted
     params = tuple(jax.device_put(np.pad(np.asarray(U), filler, constant_values=_nothing), sharding) for U in params)
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    optimizer_state = jax.tree.map(
-        lambda leaf: leaf if leaf.ndim == 2 else jax.device_put(leaf, everywhere), optimizer.init(params)
-    )
-    return DecoderState(params, optimizer_state)
+    placed = jax.tree.map(lambda leaf: leaf if leaf.ndim == 2 else jax.device_put(leaf, everywhere), optimizer.init(params))
+    return DecoderState(params, placed)
 
 
 def decoder_model(params: tuple[Any, ...], *, features: Features, radius: int, eos: bool, noise: Noise | None) -> LanguageModel:
@@ -89,7 +81,10 @@ def decoder_model(params: tuple[Any, ...], *, features: Features, radius: int, e
 def make_batch(X: Integer[np.ndarray, "B K"], Y: Integer[np.ndarray, " B"], *, features: Features, size: int) -> DecoderBatch:
     """A batch of contexts and targets, padded to `size` without weight."""
     distinct, n = distinct_contexts(X, ordered=features == "cat")
-    u = _padded(len(distinct), size)
+    return _batch(distinct, n, X, Y, _padded(len(distinct), size), size)
+
+
+def _batch(distinct: np.ndarray, n: np.ndarray, X: np.ndarray, Y: np.ndarray, u: int, size: int) -> DecoderBatch:
     return DecoderBatch(pad_to(distinct, u, 0), pad_to(n, u, 0), pad_to(X, size, 0), pad_to(Y, size, -1))
 
 
@@ -128,11 +123,7 @@ def loss_and_gradient(
 def kkt_residual(
     model: LanguageModel, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, mesh: Mesh, chunk: int = 1 << 18
 ) -> float:
-    """The distance from the optimum, `||H^T (Y - P)||_1 / (K M)`, below 2.
-
-    The gradient of the convex loss is what the model expects less what occurred; this is the share of co-occurrences that it
-    misplaces (twice over, once where they are and once where they should be). The chunk changes the memory, not the result.
-    """
+    """The distance from the optimum, `||H^T (Y - P)||_1 / (K M)`, below 2: twice the share of misplaced co-occurrences."""
     blocks = model.tables[:1] if model.features == "sum" else model.tables
     params = initial_state(blocks, optax.identity(), mesh).params
     distinct, n = distinct_contexts(X, ordered=model.ordered)  # of the whole text: fewer than chunk by chunk
@@ -152,19 +143,16 @@ def text_gradient(
     mesh: Mesh,
     chunk: int = 1 << 18,
 ) -> tuple[float, tuple[Array, ...]]:
-    """The summed loss of a whole text in nats, and its gradient.
+    """The summed loss of a whole text in nats, and its gradient, for tables of `initial_state`.
 
-    Without positions (M = 0) it is what the distinct contexts, n times each, alone give: `sum_ctx n(ctx) log Z(ctx)` and the
-    expected co-occurrences `HᵀP`. Tables are split over the mesh as by `initial_state`.
+    Without positions (M = 0): `sum_ctx n(ctx) log Z(ctx)` of distinct contexts, and the expected co-occurrences `HᵀP`.
     """
     loss, total = 0.0, jax.tree.map(jnp.zeros_like, params)
     batches = -(-max(len(Y), len(distinct)) // chunk)
     size, u = -(-len(Y) // batches), _padded(-(-len(distinct) // batches), len(distinct))
     for b in range(batches):
         own, now = slice(b * u, (b + 1) * u), slice(b * size, (b + 1) * size)
-        batch = DecoderBatch(
-            pad_to(distinct[own], u, 0), pad_to(n[own], u, 0), pad_to(X[now], size, 0), pad_to(Y[now], size, -1)
-        )
+        batch = _batch(distinct[own], n[own], X[now], Y[now], u, size)
         part, total = add_gradient(total, params, batch, features, mesh)
         loss += float(part)
     return loss, total
@@ -178,17 +166,10 @@ def _columns_loss_and_gradient(
     dtype, I = params[0].dtype, params[0].shape[1]  # noqa: E741  (outputs of this device)
     K = batch.X.shape[1]
     block = [0 if features == "sum" else k for k in range(K)]
-    if noise is None:
-        read = [lambda j, U=params[b]: U[j] for b in block]
-        read_one = [lambda j, i, U=params[b]: U[j, i] for b in block]
-    else:
-        q, one_minus_q, p = (jnp.asarray(v, dtype) for v in noise)
-        mean = [p @ U for U in params]
-        read = [lambda j, U=params[b], u=mean[b]: q[j][:, None] * U[j] + one_minus_q[j][:, None] * u[None, :] for b in block]
-        read_one = [lambda j, i, U=params[b], u=mean[b]: q[j] * U[j, i] + one_minus_q[j] * u[i] for b in block]
+    tables = params if noise is None else tuple(noisy_rows(U, noise) for U in params)
 
     def logits(x):
-        return functools.reduce(jnp.add, [read[k](x[:, k]) for k in range(K)])
+        return functools.reduce(jnp.add, [tables[block[k]][x[:, k]] for k in range(K)])
 
     def add_by_loop(G, x, expected):  # row by row: XLA's scatter of rows on a CPU takes twice as long
         def add_row(m, G):
@@ -236,7 +217,7 @@ def _columns_loss_and_gradient(
 
     i = batch.Y - lax.axis_index(AXIS) * I
     here = (i >= 0) & (i < I)
-    targets = functools.reduce(jnp.add, [read_one[k](batch.X[:, k], jnp.where(here, i, 0)) for k in range(K)])
+    targets = functools.reduce(jnp.add, [tables[block[k]][batch.X[:, k], jnp.where(here, i, 0)] for k in range(K)])
     loss = log_Z - lax.psum(jnp.where(here, targets, 0).sum(), AXIS)
     gradient = list(gradient)
     for k in range(K):
@@ -258,9 +239,7 @@ def _padded(length: int, most: int) -> int:
     return -(-min(-(-length // _round_up) * _round_up, max(most, length)) // _block) * _block
 
 
-def train_language_model(
-    start: str, text: TrainingText, options: Options, watch: Watch
-) -> tuple[LanguageModel, dict[str, Any]]:
+def train_language_model(start: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Train from a cold or warm start, and keep the best dev epoch."""
     if watch.dev is None:
         raise ValueError(f"{start} without a dev text: training keeps its best epoch there; pass Watch(dev=stream)")
@@ -310,19 +289,19 @@ def train_language_model(
             on_epoch=on_epoch,
             progress=progress,
         )
-    model = read(trained.params)
+    model, history = read(trained.params), _with_perplexities(trained.history[-1])
     with watch.stage("KKT residual"):
         residual = kkt_residual(model, X, Y, mesh=text.mesh)
     info = {
         "solve_seconds": trained.seconds,
         "epochs": trained.epochs,
         "best_epoch": trained.best_epoch,
-        **{f"last_{name}": value for name, value in _with_perplexities(trained.history[-1]).items() if "perplexity" in name},
+        **{f"last_{name}": value for name, value in history.items() if "perplexity" in name},
         "positions_per_second": trained.epochs * len(Y) / trained.seconds,
         "kkt_residual": residual,
         **{name: getattr(options, name) for name in ("optimizer", "learning_rate", "batch_size")},
     }
-    return model, info
+    return FitResult(model, info)
 
 
 def _guess(model: LanguageModel, x: jax.Array) -> jax.Array:
@@ -342,7 +321,5 @@ def make_optimizer(options: Options) -> optax.GradientTransformation:
 def _with_perplexities(entry: Mapping[str, Any]) -> dict[str, Any]:
     """An epoch with perplexities in the place of losses."""
     with np.errstate(over="ignore"):  # a diverging run is worth its line: infinite perplexity
-        return {
-            name.replace("loss", "perplexity"): float(np.exp(value)) if name.endswith("loss") else value
-            for name, value in entry.items()
-        }
+        found = {name.replace("loss", "perplexity"): float(np.exp(entry[name])) for name in entry if name.endswith("loss")}
+    return {name: value for name, value in entry.items() if not name.endswith("loss")} | found

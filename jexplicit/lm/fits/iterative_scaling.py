@@ -1,16 +1,8 @@
 """Generalised iterative scaling of a language model (Darroch & Ratcliff 1972).
 
-    U[j, i] += (1/K) log(F[j, i] / E[j, i]),    E = HᵀP,    P = softmax(H U),
+    U[j, i] += (1/K) log(F[j, i] / E[j, i]),    E = HᵀP,    P = softmax(H U);    with noise Ũ += (1/K) N log(NᵀF / NᵀE)
 
-where Sum's offsets share a table and add up in F and in E. For a step d, with `log z <= z - 1` and Jensen's inequality,
-
-    L(U + d) - L(U) <= sum_{j,i} (E[j, i] exp(K d[j, i]) - E[j, i]) / K - F[j, i] d[j, i],
-
-so the loss falls, *any* pairs may be left where they are, and a shorter step helps too. Pairs that never occur stay where they
-start; with noise, a linear map N of both co-occurrences, all are finite: `Ũ += (1/K) N log(Nᵀ F / Nᵀ E)`.
-
-`discount=D` minimises `L(U) + D ||U - U0||_1`, a Laplace prior (Goodman 2004 has its upper half), by one more term a pair:
-`U + (1/K) log((F - D)/E)` above U0, `U + (1/K) log((F + D)/E)` below, else U0. At the minimum `|E - F| <= D`.
+`discount=D` minimises `L(U) + D ||U - U0||_1`: F - D above U0, F + D below, else U0. At the minimum `|E - F| <= D`.
 """
 
 import functools
@@ -33,7 +25,7 @@ from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.gradient import decoder_model, initial_state, text_gradient
 from jexplicit.lm.fits.log_linear import OffsetRows, exponents_held_out, log_linear_model, rows_of_text
 from jexplicit.lm.rows import explicit_language_model, token_counts, with_targets
-from jexplicit.lm.training_text import Options, TrainingText, Watch, written_for
+from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch, written_for
 from jexplicit.runs.devices import check_memory
 from jexplicit.solvers.sweeps import run_sweeps
 
@@ -61,12 +53,12 @@ def sweep_tables(
 ) -> SweepResult:
     """Lower the training loss by sweeps `U += (1/K) log(F / HᵀP)`.
 
-    noise: whether the parameters are those of the noisy features; without, pairs that never occur stay as they are.
-    discount: D of the prior around the start, in counts. weights: [K, N] w of Sum with attention. Both need `noise=False`.
-    chunk: contexts at a time; it and the devices change the result by rounding only.
-    on_sweep: called with (sweeps done, loss without penalty, model), from 0 sweeps on; where it returns True, they end.
+    noise: whether the parameters are those of the noisy features; without, pairs that never occur stay as they are. discount: D
+    of the prior around the start, in counts. weights: [K, N] w of Sum with attention. Both need `noise=False`. chunk: contexts
+    at a time. on_sweep: called with (sweeps done, loss without penalty, model), from 0 sweeps on; where it returns True, they
+    end.
 
-    Source: Darroch & Ratcliff 1972; Goodman 2004 for the prior; paper, Eq. 1 and 4.
+    Source: Darroch & Ratcliff 1972; Goodman 2004 for the prior (its upper half); paper, Eq. 1 and 4.
     """
     K, N, mesh, eos = model.radius, model.vocab_size, text.mesh, model.eos
     if not 0 <= discount < np.inf or (noise and (discount or weights is not None)):
@@ -163,7 +155,7 @@ def _log_ratio(F: Array, E: Array) -> Array:
     return jnp.where(F > 0, jnp.log(jnp.where(F > 0, F, 1) / jnp.maximum(E, jnp.finfo(E.dtype).tiny)), 0)
 
 
-def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> tuple[LanguageModel, dict[str, Any]]:
+def fit_iterative_scaling(method: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Sweeps from the log-linear model, or without discount from the explicit solution."""
     K, features = options.radius, options.features
     mine = {"features": features, "radius": K}
@@ -202,7 +194,7 @@ def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) ->
             progress=progress,
         )
     info |= {"discount": discount, "penalty": swept.penalty}
-    return swept.model, {**info, "solve_seconds": before + time.perf_counter() - begin - measuring}
+    return FitResult(swept.model, {**info, "solve_seconds": before + time.perf_counter() - begin - measuring})
 
 
 def _sweep_start(rows: OffsetRows, exponents: np.ndarray) -> tuple[LanguageModel, np.ndarray | None]:

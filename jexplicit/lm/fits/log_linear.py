@@ -1,15 +1,11 @@
 """Single-token models that generalise: smoothed rows and a weight per offset.
 
-The logits stay sums over the context's tokens,
+    logits = mu log p + sum_k lambda_k a_k(x_k) log(P_k(.|x_k) / p),    P_k the smoothed rows of the counts at offset k
 
-    logits = mu log p + sum_k lambda_k a_k(x_k) log(P_k(.|x_k) / p),
-
-with P_k the smoothed rows of the counts at offset k, and mu, lambda_k the only numbers that are fitted (K + 1, on held-out
-positions, a convex problem). Cat has a table per offset and a = 1. Sum shares one table, and its *attention* a_k(x) says how
-much of a token's information reaches an offset, in closed form from the same counts.
+Cat has a table per offset and a = 1. Sum shares one, and its *attention* a_k(x) says how much information reaches an offset.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,19 +20,13 @@ from jexplicit.lm.core.model import LanguageModel, map_contexts, token_model
 from jexplicit.lm.core.names import Features, Smoothing
 from jexplicit.lm.core.smoothing import kneser_ney, unigram
 from jexplicit.lm.rows import target_counts, with_targets
-from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
+from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch, draw_positions
 from jexplicit.runs.devices import full_precision
 
 _attention_power = 4  # of the information, in the weights of Sum's shared table: lower ones blur the nearest offset
 
 
-@jax.jit
-def _add_one(C: Array) -> Array:
-    """A pseudo-count of 1 for every pair."""
-    return (C + 1) / (C + 1).sum(axis=1, keepdims=True)
-
-
-_smoothings = {"kneser-ney": kneser_ney, "add-alpha": _add_one}
+_smoothings = {"kneser-ney": kneser_ney, "add-alpha": jax.jit(lambda C: (C + 1) / (C + 1).sum(axis=1, keepdims=True))}
 
 
 class OffsetRows(NamedTuple):
@@ -155,9 +145,7 @@ def _moments_of_position(read: tuple[Array, tuple[Array, ...], Array], x_and_y: 
 
 
 def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> LanguageModel:
-    """The language model of fitted weights (mu, lambda_1 .. lambda_K), as tables.
-
-    The unigram is spread evenly over the K tables. Those of a weighted Sum are multiples of one by rows.
+    """The language model of weights (mu, lambda_1 .. lambda_K), the unigram spread evenly over K tables.
 
     Example:
         >>> from jexplicit import count
@@ -174,11 +162,7 @@ def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> La
 
 
 def implied_slope(exponents: Float[np.ndarray, " K_plus_1"]) -> float:
-    """The scaling slope of weights, `(1 - mu + sum lambda) / sum lambda`.
-
-    Were mean co-occurrences `f^delta`, the derivation would subtract `delta sum_k lambda_k log f` where it now subtracts
-    `sum_k lambda_k log f` and keeps `mu log f`. The paper assumes 1 and suspects a little less.
-    """
+    """The scaling slope of weights, where mean co-occurrences are `f^delta`: the paper's 1, or less."""
     mu, total = float(exponents[0]), float(np.sum(exponents[1:]))
     return (1 - mu + total) / total
 
@@ -201,7 +185,7 @@ def rows_of_text(text: TrainingText, options: Options) -> OffsetRows:
     return offset_rows(text.counts(K), features=options.features, radius=K, eos=text.eos, smoothing=smoothing)
 
 
-def fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> tuple[LanguageModel, dict[str, Any]]:
+def fit_log_linear(method: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Smoothed rows of single tokens, with a weight per offset from held-out text."""
     rows = rows_of_text(text, options)
     fitted = exponents_held_out(text, options, watch, rows)
@@ -212,7 +196,7 @@ def fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> tuple[
         "smoothing": options.smoothing,
         "scalars": len(fitted.exponents),
     }
-    return log_linear_model(rows, fitted.exponents), info
+    return FitResult(log_linear_model(rows, fitted.exponents), info)
 
 
 def exponents_held_out(text: TrainingText, options: Options, watch: Watch, rows: OffsetRows) -> ExponentFit:
