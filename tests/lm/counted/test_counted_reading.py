@@ -238,7 +238,7 @@ def test_entries_add_up_to_what_reading_uses_and_tokens_and_alternatives_are_exp
     state = read(model, init(model), ids[1:8])[1]
     own, log_p = account(model, state, ids[8:60]), read(model, state, ids[8:60])[0]
     np.testing.assert_allclose(own.entries.sum(axis=1), own.log_odds, atol=1e-5)
-    odds, nats, own_log_p = own.by_token(np.arange(52))
+    odds, nats, own_log_p = own.by_token(52)
     np.testing.assert_allclose(own_log_p, log_p, atol=1e-5)
     assert np.abs(own.entries[:, -1]).max() > 1  # evidence of more than 9.5 nats, which is cut off
     signed = np.bincount(own.decisions.place, (2 * own.decisions.bit - 1) * own.log_odds)
