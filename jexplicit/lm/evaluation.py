@@ -274,16 +274,9 @@ def _check_losses(sizes: np.ndarray, *losses: np.ndarray) -> None:
         raise ValueError("losses that are not finite, or documents of 0 bytes or predictions: leave these documents out")
 
 
-class Difference(NamedTuple):
-    """A mean difference per byte, and its standard error (NaN of a single document)."""
-
-    mean: float
-    standard_error: float
-
-
 def paired_difference(
     nll: Float[np.ndarray, " n"], other: Float[np.ndarray, " n"], sizes: Integer[np.ndarray, " n"]
-) -> Difference:
+) -> tuple[float, float]:
     """How much more one model loses per byte than another, on the same documents.
 
     Args:
@@ -293,13 +286,16 @@ def paired_difference(
 
     Example:
         >>> paired_difference(np.array([4.0, 6.0]), np.array([3.0, 6.0]), np.array([2, 2]))
-        Difference(mean=0.25, standard_error=0.25)
+        (0.25, 0.25)
+
+    Returns:
+        the mean difference per byte, and its standard error (NaN of a single document).
     """
     _check_losses(sizes, nll, other)
     d, n, in_all = nll.astype(np.float64) - other.astype(np.float64), len(nll), sizes.sum()
     mean = d.sum() / in_all
     variance = n / (n - 1) * np.sum((d - mean * sizes) ** 2) / in_all**2 if n > 1 else np.nan
-    return Difference(float(mean), float(np.sqrt(variance)))
+    return float(mean), float(np.sqrt(variance))
 
 
 def bootstrap_standard_error(

@@ -177,22 +177,20 @@ class TableRows:
         """`log Z(x)` of many contexts, in nats, on the host."""
         mesh = mesh or default_mesh()
         block = max(1, min(64, _logits_per_block // self.vocab_size)) if on_cpu(mesh) else None
-        return map_contexts(_log_Z, self, X, mesh=mesh, block=block, progress=progress)
+        return map_contexts(TableRows._log_Z, self, X, mesh=mesh, block=block, progress=progress)
+
+    def _log_Z(self, x: Array) -> Float[Array, ""]:
+        return jax.nn.logsumexp(functools.reduce(jnp.add, self.read(x)))
 
     def target_logits(
         self, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, mesh: Mesh | None = None
     ) -> Float[np.ndarray, " M"]:
         """The logit of every position's target, in nats, on the host, without whole rows."""
         x_and_y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
-        return map_contexts(_target_logit, self, x_and_y, mesh=mesh, block=4096)
+        return map_contexts(TableRows._target_logit, self, x_and_y, mesh=mesh, block=4096)
 
-
-def _log_Z(kind: TableRows, x: Array) -> Float[Array, ""]:
-    return jax.nn.logsumexp(functools.reduce(jnp.add, kind.read(x)))
-
-
-def _target_logit(kind: TableRows, x_and_y: Array) -> Float[Array, ""]:
-    return kind.entry(x_and_y[:-1], x_and_y[-1])
+    def _target_logit(self, x_and_y: Array) -> Float[Array, ""]:
+        return self.entry(x_and_y[:-1], x_and_y[-1])
 
 
 @pytree
@@ -308,10 +306,10 @@ def logits(tables: Sequence[Float[Array, "N N"]], x: Integer[Array, " K"]) -> Fl
     return functools.reduce(jnp.add, rows)
 
 
-def context_of(history: Integer[Array, " W"], K: int) -> Integer[Array, " K"]:
-    """The part of a history in the same document, after the nearest `<pad>`."""
-    nearest = jnp.where(history[:K] == NO_TOKEN, PAD, history[:K])
-    return jnp.where(jnp.cumsum(nearest == PAD) > 0, PAD, nearest)
+def context_of(history: Integer[Any, "*M W"], K: int) -> Integer[Any, "*M K"]:
+    """The part of histories, of NumPy or JAX, in the same document, after the nearest `<pad>`."""
+    xp, nearest = history.__array_namespace__(), history[..., :K]
+    return xp.where(xp.cumulative_sum((nearest == PAD) | (nearest == NO_TOKEN), axis=-1) > 0, PAD, nearest)
 
 
 class Past(NamedTuple):
@@ -354,8 +352,7 @@ def read_text(stream: np.ndarray, K: int, *, eos: bool = False) -> EncodedText:
 
 def contexts_at(stream: Integer[np.ndarray, " L"], places: Integer[np.ndarray, " M"], K: int) -> Integer[np.ndarray, "M K"]:
     """The contexts of some places of a stream, nearest first, padded at document starts."""
-    X = histories(Past(stream, places), K)
-    return np.where(np.cumsum((X == PAD) | (X == NO_TOKEN), axis=1) > 0, PAD, X)
+    return context_of(histories(Past(stream, places), K), K)
 
 
 def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:

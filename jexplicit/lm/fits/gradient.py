@@ -52,14 +52,6 @@ class DecoderBatch(NamedTuple):
     Y: Int[np.ndarray, " B"]
 
 
-def cold_start(key: Array, *, features: Features, radius: int, vocab_size: int, dtype=jnp.float32) -> tuple[Array, ...]:
-    """Random tables, uniform in +-1/sqrt(D) with D features."""
-    blocks = 1 if features == "sum" else radius
-    bound = 1 / np.sqrt(blocks * vocab_size)
-    shape = (vocab_size, vocab_size)
-    return tuple(jax.random.uniform(k, shape, dtype, -bound, bound) for k in jax.random.split(key, blocks))
-
-
 def initial_state(params: tuple[Array, ...], optimizer: optax.GradientTransformation, mesh: Mesh) -> DecoderState:
     """The initial state of training from given tables, split over the mesh by column."""
     sharding, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((None, AXIS), ()))
@@ -251,7 +243,9 @@ def train_language_model(start: str, text: TrainingText, options: Options, watch
     params: tuple[Array, ...] = explicit_blocks(counts, **shape, eos=eos, read=False)  # U below the noise
     goal = read(params)
     if start == "cold":
-        params = cold_start(key_of_seed(options.seed), **shape, vocab_size=text.vocab_size)
+        bound = 1 / np.sqrt(len(params) * text.vocab_size)  # of D features
+        keys = jax.random.split(key_of_seed(options.seed), len(params))
+        params = tuple(jax.random.uniform(k, U.shape, U.dtype, -bound, bound) for k, U in zip(keys, params, strict=True))
     dev = np.asarray(watch.dev[:])
     seen = contexts(dev, K, eos=eos)[0][:_compared]
     guesses, near = map_contexts(_guess, goal, seen, mesh=text.mesh), dict[str, float]()

@@ -114,6 +114,11 @@ def _gather_weighted(weights: Array, blocks: tuple[Array, ...]) -> tuple[Array, 
     return (functools.reduce(jnp.add, gathered),)
 
 
+# Sums of every row: the distance from the start (columns that fill the mesh stay at -inf), and logits of pairs that occur
+_moved_by = jax.jit(lambda U, U0: jnp.where(U == U0, 0, jnp.abs(U - U0)).sum(axis=1))
+_matched_logits = jax.jit(lambda F, U: jnp.where(F > 0, F * U, 0).sum(axis=1))
+
+
 def _blocks(counts: Counts, features: Features, K: int, eos: bool) -> Counts:
     """F of every table: Sum's offsets share one, and add up in it."""
     F = tuple(with_targets(C, eos=eos) for C in counts[:K])
@@ -123,18 +128,6 @@ def _blocks(counts: Counts, features: Features, K: int, eos: bool) -> Counts:
 def _total(rows: Callable[..., Array], *blocks: tuple[Array, ...]) -> float:
     """The sum of `rows(...)` over blocks and rows, in float64."""
     return sum(float(np.asarray(rows(*block), np.float64).sum()) for block in zip(*blocks, strict=True))
-
-
-@jax.jit
-def _moved_by(U: Array, U0: Array) -> Float[Array, " N"]:
-    """`||U - U0||_1` by row; columns that fill the mesh stay at minus infinity."""
-    return jnp.where(U == U0, 0, jnp.abs(U - U0)).sum(axis=1)
-
-
-@jax.jit
-def _matched_logits(F: Array, U: Array) -> Float[Array, " N"]:
-    """`<F, U>` by row, also for pairs that never occur, with infinite logits."""
-    return jnp.where(F > 0, F * U, 0).sum(axis=1)
 
 
 @functools.partial(jax.jit, static_argnames="D")

@@ -161,12 +161,6 @@ def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> La
     return token_model(tables, rows.features, rows.eos)
 
 
-def implied_slope(exponents: Float[np.ndarray, " K_plus_1"]) -> float:
-    """The scaling slope of weights, where mean co-occurrences are `f^delta`: the paper's 1, or less."""
-    mu, total = float(exponents[0]), float(np.sum(exponents[1:]))
-    return (1 - mu + total) / total
-
-
 @jax.jit
 def _shared(tables: tuple[Array, ...], log_p: Array) -> tuple[Array, tuple[Array, ...]]:
     """The attention of each offset, and Sum's table read with it."""
@@ -191,7 +185,7 @@ def fit_log_linear(method: str, text: TrainingText, options: Options, watch: Wat
     fitted = exponents_held_out(text, options, watch, rows)
     info = {
         "exponents": [float(a) for a in fitted.exponents],
-        "implied_slope": implied_slope(fitted.exponents),
+        "implied_slope": 1 + float(1 - fitted.exponents[0]) / float(fitted.exponents[1:].sum()),  # of the scaling assumption
         "held_out_perplexity": float(np.exp(fitted.loss)),
         "smoothing": options.smoothing,
         "scalars": len(fitted.exponents),
