@@ -1,8 +1,7 @@
 """The gradient by hand, the steps it feeds and the distance from the optimum, against dense features and slow loops.
 
-Tolerances: a cell of a gradient is a sum of at most K M < 900 numbers of size at most 1, whose rounding is at worst
-900 * 900 * eps = 2e-10 and typically 1e-12 in float64: 1e-10. In float32 logits of size 10 are off by 1e-6, hence
-probabilities by 1e-6 of themselves, and the sum of 900 of them by at most 1e-3.
+Tolerances: a cell of a gradient is a sum of at most K M < 900 numbers of size at most 1, whose rounding is typically 1e-12 in
+float64: 1e-10. In float32 logits of size 10 are off by 1e-6, and the sum of 900 probabilities by at most 1e-3.
 """
 
 import functools
@@ -58,23 +57,19 @@ def random_tables(K, kind, dtype: Any = np.float64):
     return tuple(jax.device_put(np.asarray(rng.normal(size=(N, N)), dtype)) for _ in range(1 if kind == "sum" else K))
 
 
-def embedding(noisy):
-    return noisy_embedding(COUNTS) if noisy else np.eye(N)
-
-
 @functools.cache
 def compiled(kind, devices):
     return jax.jit(functools.partial(loss_and_gradient, features=kind, mesh=data_mesh(devices)))
 
 
-def batch_of(X, Y, kind: Any = "cat", *, size=None):
-    return make_batch(X, Y, features=kind, size=size or len(Y))
+def batch_of(X, Y, kind: Any = "cat"):
+    return make_batch(X, Y, features=kind, size=len(Y))
 
 
-def by_hand(tables, X, Y, kind, *, noisy=False, devices=1, size=None, program: Any = compiled):
+def by_hand(tables, X, Y, kind, *, noisy=False, devices=1, program: Any = compiled):
     """Loss and gradient on the host, the gradient with its filler columns."""
     state = initial_state(tables, optax.identity(), data_mesh(devices))
-    loss, gradient = program(kind, devices)(state.params, batch_of(X, Y, kind, size=size), noise=NOISE if noisy else None)
+    loss, gradient = program(kind, devices)(state.params, batch_of(X, Y, kind), noise=NOISE if noisy else None)
     return float(loss), [np.asarray(G) for G in gradient]
 
 
@@ -87,7 +82,7 @@ def dense_loss(tables, X, Y, E):
 
 def test_loss_and_gradient_equal_the_slow_loop_and_automatic_differentiation_on_any_devices():
     for kind, noisy, dtype in (("sum", True, np.float64), ("cat", False, np.float64), ("cat", True, np.float32)):
-        (X, Y), tables, E = positions(3), random_tables(3, kind), embedding(noisy)
+        (X, Y), tables, E = positions(3), random_tables(3, kind), noisy_embedding(COUNTS) if noisy else np.eye(N)
         loss, gradient = by_hand(random_tables(3, kind, dtype), X, Y, kind, noisy=noisy)
         H, U, atol = features(X, E, kind), np.concatenate(tables), GRADIENT_TOLERANCE[dtype]
         np.testing.assert_allclose(loss, negative_log_likelihood_loop(H, U, Y), rtol=LOSS_TOLERANCE[dtype])
@@ -119,16 +114,12 @@ def test_an_accelerator_s_gradient_is_that_of_a_cpu(monkeypatch):
     np.testing.assert_array_equal(theirs[1], ours[1])
 
 
-# Steps
-
-
 def test_adagrad_steps_by_hand_compile_once_and_leave_fillers_and_types_and_what_they_started_from():
     optimizer, mesh = optax.adagrad(0.3, initial_accumulator_value=0.1), data_mesh(8)
     (X, Y), tables = positions(2), random_tables(2, "sum")
-    H, U, copies = features(X, embedding(True), "sum"), np.concatenate(tables), list(map(np.array, tables))
+    H, U, copies = features(X, noisy_embedding(COUNTS), "sum"), np.concatenate(tables), list(map(np.array, tables))
     squares, state, batch = np.full(U.shape, 0.1), initial_state(tables, optimizer, mesh), batch_of(X, Y, "sum")
     placed = jax.tree.map(lambda leaf: (leaf.dtype, leaf.sharding), state)
-    fillers = [np.array(leaf)[:, N:] for leaf in jax.tree.leaves(state)]
     step: Any = training_step(optimizer, features="sum", noise=NOISE, mesh=mesh)
     before = step._cache_size()  # of tests before this one
     for _ in range(2):
@@ -138,15 +129,10 @@ def test_adagrad_steps_by_hand_compile_once_and_leave_fillers_and_types_and_what
     assert step._cache_size() <= before + 1  # compilations; a trace may serve several
     assert jax.tree.map(lambda leaf: (leaf.dtype, leaf.sharding), state) == placed
     np.testing.assert_array_equal(tables, copies)
-    for leaf, filler in zip(jax.tree.leaves(state), fillers, strict=True):
-        np.testing.assert_array_equal(np.asarray(leaf)[:, N:], filler)
-    assert (fillers[0] == -1e30).all()
+    assert (np.asarray(state.params[0])[:, N:] == -1e30).all()
     # a gradient that is rounding, off by its tolerance, moves a cell by rate * tolerance / sqrt(eps) at most
     trained = np.asarray(state.params[0])[:, :N]
     np.testing.assert_allclose(trained, U, rtol=0, atol=0.3 * GRADIENT_TOLERANCE[np.float64] / np.sqrt(1e-7))
-
-
-# The optimum
 
 
 def test_the_explicit_solution_at_radius_one_has_no_gradient_and_no_residual_and_stays():
@@ -183,8 +169,6 @@ def test_the_residual_equals_the_slow_loop_in_chunks_and_on_devices_and_stays_be
         residual = kkt_residual(token_model(moved * times, kind, True), X, Y, mesh=data_mesh(1))
         np.testing.assert_allclose(residual, expected, rtol=1e-11)
     X, Y = np.zeros((50, 2), np.uint8), np.full(50, 3, np.uint8)
-    for logit in (-1.0, 10.0):  # always wrong
-        tables = (jax.device_put(logit * (np.arange(N) == 1) * np.ones((N, 1))),) * 2
-        residual = kkt_residual(token_model(tables, "sum", True), X, Y, mesh=data_mesh(2))
-        np.testing.assert_allclose(residual, 2 * (1 - 1 / (N - 1 + np.exp(2 * logit))), rtol=1e-13)  # less p of the target
-        assert residual < 2
+    tables = (jax.device_put(10.0 * (np.arange(N) == 1) * np.ones((N, 1))),) * 2  # always wrong
+    residual = kkt_residual(token_model(tables, "sum", True), X, Y, mesh=data_mesh(2))
+    assert 1.999 < residual < 2

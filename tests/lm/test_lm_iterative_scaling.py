@@ -1,7 +1,6 @@
-"""Iterative scaling of a language model: one sweep by a slow loop, what a sweep must gain, and the known optimum.
+"""Iterative scaling: sweeps by a slow loop, what they must gain, and the minimum that SciPy finds.
 
 Tolerances: a sweep is a logarithm of sums of at most 300 numbers in float64, 1e-11; a mean loss may rise by rounding, 1e-14.
-Sweeps approach the optimum linearly, and the loss there is quadratic in the distance.
 """
 
 import jax
@@ -50,9 +49,7 @@ def near(model, **options):
     return sweep_tables(model, TEXT, noise=False, **options)
 
 
-# Sum with attention: one table, weights per offset and token
-
-WEIGHTS = np.random.default_rng(5).uniform(0, 1, (2, N)) * np.array([[1], [0.5]])
+WEIGHTS = np.random.default_rng(5).uniform(0, 1, (2, N)) * np.array([[1], [0.5]])  # of Sum's offsets and tokens
 
 
 def attentive():
@@ -74,10 +71,7 @@ def test_a_sweep_without_noise_is_the_loop_over_positions_and_gains_what_it_prom
         promised = (F * np.log(F / E) - F + E).sum() / K  # what a sweep gains at least
         assert len(Y) * (swept.losses[0] - swept.losses[1]) >= promised * (1 - 1e-12) - 1e-12 and promised >= 0
         assert (swept.model.features, swept.model.radius, swept.model.eos) == (kind, K, eos)
-
-
-def test_a_sweep_with_noise_is_the_loop_over_positions_with_noisy_features():
-    E, rng = noisy_embedding(np.bincount(STREAM[1:], minlength=N)), np.random.default_rng(0)
+    E, rng = noisy_embedding(np.bincount(STREAM[1:], minlength=N)), np.random.default_rng(0)  # and with noisy features
     for kind, K in (("sum", 2), ("cat", 4)):
         U = [rng.normal(size=(N, N)) for _ in range(1 if kind == "sum" else K)]
         tables = tuple(jax.device_put(E @ U_b) for U_b in U)
@@ -89,7 +83,6 @@ def test_a_sweep_with_noise_is_the_loop_over_positions_with_noisy_features():
 
 
 def test_sweeps_with_a_prior_are_the_loop_over_positions_also_of_one_weighted_table():
-    """Two of them: the first starts at U0, the second on either side of it."""
     for kind, K in (("sum", 2), ("cat", 4)):
         start, (X, Y) = explicit(kind, K, eos=True), windows(DOCUMENTS, K, eos=True)
         H, U0 = features(X, np.eye(N), kind), np.concatenate(blocks(start))
@@ -124,9 +117,6 @@ def test_every_sweep_lowers_the_loss_with_its_penalty_on_any_devices(kind):
     assert np.all(np.diff(total) < 1e-14) and total[-1] < total[0] - 1e-4
     if kind == "impossible":
         np.testing.assert_array_equal(np.isneginf(swept.model.tables[0])[:, 1:], COUNTS[0][:, 1:] == 0)
-    else:
-        assert all(np.isfinite(U).all() for U in blocks(swept.model))
-    assert kind != "sum" or all(U is swept.model.tables[0] for U in swept.model.tables)
 
     def on_sweep(sweep, loss, model):
         met.append((sweep, loss, evaluate(model, STREAM).loss))
@@ -138,18 +128,6 @@ def test_every_sweep_lowers_the_loss_with_its_penalty_on_any_devices(kind):
     sweeps, losses, own = zip(*met, strict=True)
     assert sweeps == (0, 1, 2, 3) and ("discount" in options or list(losses) == other.losses.tolist())
     np.testing.assert_allclose(own, losses, rtol=1e-12)  # those of the models on the way
-
-
-def test_at_k_1_one_sweep_from_anywhere_is_the_bigram_optimum():
-    rng = np.random.default_rng(3)
-    text = TrainingText(stream_of([rng.integers(1, 4, rng.integers(1, 7)).tolist() for _ in range(120)]), 4, eos=True)
-    C = text.counts(1)[0].astype(float)
-    assert (C > 0).sum() == 15  # all but an empty document
-    start = np.where(C > 0, np.random.default_rng(1).normal(size=(4, 4)), -np.inf)
-    swept = sweep_tables(token_model((jax.device_put(start),), "cat", True), text, sweeps=1, noise=False)
-    best = C / C.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(swept.losses[1], -(C * np.log(np.where(C > 0, best, 1))).sum() / C.sum(), rtol=1e-13)
-    np.testing.assert_allclose(np.exp([log_softmax(row) for row in np.asarray(swept.model.tables[0])]), best, rtol=1e-12)
 
 
 def test_sweeps_with_a_prior_reach_the_minimum_that_scipy_finds():
@@ -170,11 +148,8 @@ def test_sweeps_with_a_prior_reach_the_minimum_that_scipy_finds():
     options, size = {"maxiter": 5000, "maxfun": 10000, "ftol": 1e-14, "gtol": 1e-9}, 2 * U0.size
     found = scipy.optimize.minimize(objective, np.zeros(size), jac=True, bounds=[(0, None)] * size, options=options)
     np.testing.assert_allclose(swept.losses[-1], found.fun, rtol=0, atol=1e-6)
-    U = np.concatenate(blocks(swept.model))
-    E = H.T @ np.exp([log_softmax(row) for row in H @ U])
+    E = H.T @ np.exp([log_softmax(row) for row in H @ np.concatenate(blocks(swept.model))])
     assert np.all(np.abs(E - F) < D * 1.02)  # the minimum has |E - F| <= D, approached linearly
-    np.testing.assert_allclose((F - E)[U > U0 + 1e-3], D, rtol=0.02)
-    np.testing.assert_allclose((F - E)[U < U0 - 1e-3], -D, rtol=0.02)
 
 
 def test_float32_tables_stay_float32_and_interrupted_sweeps_go_on_bit_for_bit(tmp_path):
@@ -199,8 +174,7 @@ def test_the_fit_ends_no_higher_than_the_log_linear_model_on_held_out_text(featu
     events: list[dict] = []
     options, rng = Options(features=features, radius=K, sweeps=6, calibration_positions=300), np.random.default_rng(0)
     stream = np.concatenate([[0], *([*rng.integers(1, 6, 9), 0] for _ in range(60))]).astype(np.uint8)
-    stream[2::3] = (stream[1::3][: len(stream[2::3])] + 1) % 6  # something to learn
-    stream[-1] = 0
+    stream[2:-1:3] = (stream[1:-2:3] + 1) % 6  # something to learn
     text = TrainingText(stream, N, eos=True)
     log_linear = fit_model("log-linear", text, options)
     fitted = fit_model("iterative-scaling", text, options, Watch(log=lambda **event: events.append(event)))

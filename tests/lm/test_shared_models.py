@@ -61,7 +61,9 @@ def test_a_folder_has_the_model_where_it_comes_from_and_a_card(model, folder, tm
 
     monkeypatch.setattr(metadata, "metadata", missing)  # the library is not installed
     model.save(tmp_path / "dogs")
-    assert "library_version" not in (tmp_path / "dogs/README.md").read_text() and same(jexplicit.load_model(tmp_path / "dogs"), model)
+    assert "library_version" not in (tmp_path / "dogs/README.md").read_text() and same(
+        jexplicit.load_model(tmp_path / "dogs"), model
+    )
 
 
 def test_numbers_of_numpy_are_saved_as_those_of_python(tmp_path, monkeypatch):
