@@ -1,7 +1,6 @@
 """The one type of language models, and the explicit one from documents to logits, in dense tables and in sparse ones.
 
-Tolerances: counts below 1000 and logarithms of order 10, summed over at most 3 offsets: 1e-11 is 1000 times what float64
-rounds. Float32 tables may be off by some eps * 10 * K per logit: 1e-4 nats.
+Tolerances: logarithms of order 10, summed over at most 3 offsets: 1e-11 is 1000 times what float64 rounds, 1e-4 of float32.
 """
 
 from itertools import product
@@ -25,9 +24,8 @@ from reference import (
 )
 from scipy.sparse import csr_array
 
-from jexplicit.counts.pairs import count_sparse
 from jexplicit.lm.core import model as module
-from jexplicit.lm.core.model import LanguageModel, is_token_model, logits, token_model
+from jexplicit.lm.core.model import is_token_model, logits, token_model
 from jexplicit.lm.core.names import Features
 from jexplicit.lm.evaluation import evaluate, log_probabilities
 from jexplicit.lm.fits.fit import fit_model
@@ -92,17 +90,15 @@ def test_the_model_equals_the_dense_loop_from_documents_to_logits(stored):
 def test_without_noise_the_model_equals_the_dense_loop_and_sum_cat_and_the_bigrams_at_k_1():
     documents = random_documents(3, 200, 4, 9)  # every pair of tokens occurs
     X, Y = windows(documents, 2)
-    for kind in ("sum", "cat"):
-        E, _, U = language_model(documents, 2, 4, kind, eos=False, noise=False)
-        model = fit(counts=tuple(cooccurrences(documents, 2, 4)), features=kind, noise=False)
-        nll = negative_log_likelihood(features(X, E, kind), U, Y)
-        np.testing.assert_allclose(evaluate(model, stream_of(documents)).nll, nll, rtol=1e-12)
+    E, _, U = language_model(documents, 2, 4, "sum", eos=False, noise=False)
+    model = fit(counts=tuple(cooccurrences(documents, 2, 4)), features="sum", noise=False)
+    nll = negative_log_likelihood(features(X, E, "sum"), U, Y)
+    np.testing.assert_allclose(evaluate(model, stream_of(documents)).nll, nll, rtol=1e-12)
     (C,) = counts = tuple(cooccurrences(random_documents(3, 60, 5, 6), 1, 5))
     one, other = (fit(counts=counts, features=kind, eos=True, noise=False).tables[0] for kind in ("sum", "cat"))
     P = np.exp([log_softmax(np.asarray(row)) for row in one])
     np.testing.assert_allclose(P, C / C.sum(axis=1, keepdims=True), rtol=0, atol=1e-13)
     np.testing.assert_array_equal(one, other)
-    assert np.any(P == 0)  # <pad> after <pad>: a pair that never occurred
     X, M = windows(DOCUMENTS, 1)[0], target_counts(COUNTS).sum()
     P = np.exp(all_log_probabilities(fit(features="cat", radius=1, noise=False), X))
     np.testing.assert_allclose(P[:, [PAD, 5]], 1 / (M + 2), rtol=1e-11)  # never seen: one of each, beside M others
@@ -115,9 +111,6 @@ def test_baselines_are_relative_frequencies_and_kneser_ney():
         for model, P in zip((unigram_model(counts, eos=eos), bigram_model(counts, eos=eos)), expected, strict=True):
             np.testing.assert_allclose(np.exp(all_log_probabilities(model, X)), P, rtol=1e-5)  # float32
             assert model.eos is eos and evaluate(model, stream_of(DEV)).positions == len(windows(DEV, 1, eos=eos)[1])
-
-
-# Other weights of the outputs, and the optimum at K = 1
 
 
 def test_delta_is_the_lowest_of_a_scan_over_positions():
@@ -152,31 +145,16 @@ def test_the_optimum_of_one_token_is_the_relative_frequencies_or_the_infimum_whe
     np.testing.assert_allclose(bigram_optimum(with_targets(np.array([[0, 2], [1, 1]])))[1], 0, atol=1e-15)  # one target alone
 
 
-# What sparse tables have of their own
-
-
-# A pytree whose logits and partition functions are those of dense features
-
-
-def random_tables(K, kind="cat", dtype: Any = np.float64):
-    """K tables, one for all offsets where kind is sum, and the decoder U that they are the blocks of."""
-    U = [np.random.default_rng(k).normal(size=(N, N)) * 2 for k in range(1 if kind == "sum" else K)]
-    tables = tuple(jax.device_put(np.asarray(block, dtype)) for block in U)
-    return (tables * K, U[0]) if kind == "sum" else (tables, np.concatenate(U))
-
-
-def random_positions(M, K):
+def test_partition_functions_and_target_logits_are_those_of_dense_features_on_any_devices_in_calls_of_any_size(monkeypatch):
     rng = np.random.default_rng(1)
-    return rng.integers(0, N, (M, K)).astype(np.uint16), rng.integers(0, N, M).astype(np.uint16)
-
-
-def test_logits_and_partition_functions_are_those_of_dense_features_on_any_devices_and_in_calls_of_any_size(monkeypatch):
-    for kind, M, dtype, atol in (("sum", 65, np.float64, 1e-11), ("cat", 300, np.float32, 1e-5), ("cat", 5, np.float64, 1e-11)):
-        (tables, U), (X, Y) = random_tables(3, kind, dtype), random_positions(M, 3)
-        rows, model = features(X, np.eye(N), kind) @ U, token_model(tables, kind, False)
+    for K, M, dtype, atol in ((1, 65, np.float64, 1e-11), (3, 300, np.float32, 1e-5)):
+        U, X, Y = rng.normal(size=(K, N, N)) * 2, rng.integers(0, N, (M, 3)).astype(np.uint16), rng.integers(0, N, M)
+        tables = tuple(jax.device_put(np.asarray(block, dtype)) for block in U) * (3 // K)
+        kind = "sum" if K == 1 else "cat"
+        rows, model = features(X, np.eye(N), kind) @ np.concatenate(U), token_model(tables, kind, False)
         np.testing.assert_allclose([logits(tables, jax.device_put(x)) for x in X[:20]], rows[:20], rtol=0, atol=atol / 10)
         one, eight = (model.rows.log_partition(X, mesh=data_mesh(devices)) for devices in (1, 8))
-        assert one.dtype == dtype
+        assert one.dtype == dtype and len(model.rows.tables) == K and model.nbytes == K * tables[0].nbytes
         np.testing.assert_allclose(one, [np.log(np.exp(row).sum()) for row in rows], rtol=0, atol=atol)
         np.testing.assert_allclose(eight, one, rtol=1e-14 if dtype == np.float64 else 1e-6)
         with monkeypatch.context() as patch:
@@ -184,20 +162,12 @@ def test_logits_and_partition_functions_are_those_of_dense_features_on_any_devic
             np.testing.assert_allclose(model.rows.target_logits(X, Y), rows[np.arange(M), Y], rtol=0, atol=atol)
 
 
-def test_offsets_of_one_table_hold_it_once_and_only_plain_tables_are_given_out():
+def test_only_plain_tables_are_given_out_and_offsets_share_them():
     table, other = (jax.device_put(np.full((N, N), value, np.float64)) for value in (0, 1))
-    shared, mixed = token_model([table] * 3, "sum", True), token_model([table, other, table], "cat", True)
-    assert len(shared.rows.tables) == 1 and shared.nbytes == table.nbytes
-    assert mixed.rows.table_of_offset == (0, 1, 0) and len(mixed.rows.tables) == 2
+    mixed, sparse = token_model([table, other, table], "cat", True), fit("sparse", features="sum")
+    assert mixed.rows.table_of_offset == (0, 1, 0) and (mixed.ordered, sparse.ordered) == (True, False)
     assert all(a is b for a, b in zip(mixed.tables, (table, other, table), strict=True))
-    counts = count_sparse(STREAM, radius=3, vocab_size=N)
-    sparse, ngram = (
-        explicit_language_model(counts, features="cat"),
-        LanguageModel(TrainingText(STREAM, N).ngrams(4), "none", True),
-    )
-    one_sparse = explicit_language_model(counts, features="sum")
-    assert [model.ordered for model in (shared, mixed, sparse, ngram, one_sparse)] == [False, True, True, True, False]
-    for model in (sparse, ngram, unigram_model(COUNTS)):
+    for model in (sparse, unigram_model(COUNTS)):
         assert not is_token_model(model)
         with pytest.raises(ValueError, match="this needs plain tables"):
             _ = model.tables

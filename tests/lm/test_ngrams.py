@@ -11,7 +11,7 @@ import pytest
 from reference import Chain, random_documents, stream_of, windows
 
 from jexplicit.lm import rows
-from jexplicit.lm.core.model import LanguageModel, find_entry, read_text, sparse_rows
+from jexplicit.lm.core.model import LanguageModel, read_text
 from jexplicit.lm.evaluation import evaluate, log_probabilities, score
 from jexplicit.lm.rows import BackOffChain, context_numbers, smoothed_ngrams
 
@@ -43,11 +43,6 @@ def context_of(x, order):
     return tuple(map(int, x[:order]))
 
 
-def assert_same_ngrams(one: BackOffChain, other: BackOffChain):
-    for mine, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-
-
 def test_contexts_are_numbered_and_rows_add_up_to_kneser_ney_probabilities_of_the_slow_chain():
     for order in (1, 4):
         ngrams, slow = ngrams_of(order), Chain(X, Y, tuple(range(1, order + 1)), N)
@@ -74,18 +69,11 @@ def test_neither_the_order_of_positions_nor_blocks_nor_narrow_integers_change_an
     m, whole = np.random.default_rng(0).permutation(len(Y)), ngrams_of(4)
     narrow = smoothed_ngrams(X.astype(np.uint8), Y.astype(np.uint8), vocab_size=N)
     assert len(whole.children[-1].tokens) * N > 255  # keys do not fit in a byte
-    np.testing.assert_array_equal(numbers_of(narrow, OTHERS.astype(np.uint8)), numbers_of(whole, OTHERS))
-    assert_same_ngrams(narrow, whole)
-    assert_same_ngrams(smoothed_ngrams(X[m], Y[m], vocab_size=N), whole)
     monkeypatch.setattr(rows, "_pairs_per_block", 7)
-    for order in (1, 4):
-        blocks = ngrams_of(order)
-        with monkeypatch.context() as patch:
-            patch.setattr(rows, "_pairs_per_block", 10**6)
-            assert_same_ngrams(blocks, ngrams_of(order))
+    for other in (narrow, smoothed_ngrams(X[m], Y[m], vocab_size=N), ngrams_of(4)):
+        for mine, theirs in zip(jax.tree.leaves(other), jax.tree.leaves(whole), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
 
-
-# Log-probabilities by look-ups alone, against the softmax of the same rows and a dictionary
 
 IDS = 256  # up to the largest of uint8
 ATOL = 1e-5  # five float32 rows that add up to at most some 20 nats
@@ -106,21 +94,6 @@ def model_of(eos=True):
 by_softmax = jax.jit(jax.vmap(lambda model, x: jax.nn.log_softmax(model.logits(x)), in_axes=(None, 0)))
 
 
-def test_an_entry_is_found_where_a_dictionary_has_it():
-    rng, sizes = np.random.default_rng(0), [0, 1, 7, 200, 0, 3, IDS]
-    ids = [np.sort(rng.choice(IDS, n, replace=False)) for n in sizes]
-    start, values = np.cumsum([0, *sizes]).astype(np.int32), rng.normal(size=sum(sizes)).astype(np.float32)
-    table = sparse_rows(start, np.concatenate(ids).astype(np.uint8), values, IDS)
-    known = {(r, int(i)): e for e, (r, i) in enumerate((r, i) for r, row in enumerate(ids) for i in row)}
-    r, i = (grid.ravel().astype(np.int32) for grid in np.meshgrid(np.arange(-1, len(sizes)), np.arange(IDS), indexing="ij"))
-    expected = np.array([known.get(pair, -1) for pair in zip(r.tolist(), i.tolist(), strict=True)])
-    for most in (IDS, 100_000):
-        find = jax.jit(jax.vmap(functools.partial(find_entry, table.start, table.ids, most=most)))
-        np.testing.assert_array_equal(find(jax.device_put(r), jax.device_put(i)), expected)
-    found = jax.jit(jax.vmap(table.entry))(jax.device_put(r), jax.device_put(i))
-    np.testing.assert_array_equal(found, np.where(expected >= 0, values[expected], 0))
-
-
 def test_look_ups_are_the_softmax_of_the_rows_which_is_kneser_ney_of_order_5():
     for eos in (True, False):
         model, (X, Y, past), slow = model_of(eos), text_of(2, eos), Chain(*text_of(1, eos)[:2], (1, 2, 3, 4), IDS)
@@ -129,8 +102,6 @@ def test_look_ups_are_the_softmax_of_the_rows_which_is_kneser_ney_of_order_5():
         np.testing.assert_allclose(log_probabilities(model, X, Y), own, rtol=0, atol=ATOL)
         np.testing.assert_allclose(score(model, past.stream), own, rtol=0, atol=ATOL)
         assert evaluate(model, past.stream).loss == pytest.approx(-own.mean(), abs=ATOL)
-        some = np.random.default_rng(3).choice(len(Y), 20, replace=False)
-        assert evaluate(model, past.stream, sample=20, seed=3).loss == pytest.approx(-own[some].mean(), abs=ATOL)
-        assert len(np.unique(own)) > 20 and Y.max() == IDS - 1
+        assert Y.max() == IDS - 1
         expected = [[slow.P(context_of(x, 4), i) for i in range(IDS)] for x in X[::160]]
         np.testing.assert_allclose(np.exp(log_p[::160]), expected, rtol=2e-5, atol=0)  # logits are right to 1e-5

@@ -1,8 +1,7 @@
 """Noise, unseen outputs, rows of every smoothing, and log-linear models of these rows.
 
-Tolerances: every formula is a few sums of at most N = 9 terms of one sign (or, for `E U`, of logarithms of order 10), so
-rounding stays below some 30 eps: 1e-13 leaves room in float64, 1e-5 in float32. A float32 row is the logarithm of a ratio of
-probabilities above 1e-4, each right to some eps, so to 2e-5 in all.
+Tolerances: sums of at most N = 9 terms of one sign (or, for `E U`, logarithms of order 10) are right to some 30 eps: 1e-13 in
+float64, 1e-5 in float32. A float32 row is the logarithm of a ratio of probabilities above 1e-4: 2e-5 in all.
 """
 
 import functools
@@ -59,19 +58,14 @@ def random_rows(seed=4):
     return np.random.default_rng(seed).normal(size=(N, 6)) * 5
 
 
-# The noise model
-
-
-def test_the_noise_model_equals_its_definition_and_a_table_worked_by_hand_and_follows_renamed_tokens():
-    f, order = np.array([5, 0, 12, 1, 100]), np.random.default_rng(0).permutation(N)
+def test_the_noise_model_equals_its_definition_and_a_table_worked_by_hand():
+    f = np.array([5, 0, 12, 1, 100])
     noise, (q, p) = noise_model(f), noise_parameters(f)
     for found, expected in ((noise.q, q), (noise.one_minus_q, 1 / (f + 1)), (noise.p, p)):
         np.testing.assert_allclose(found, expected, rtol=1e-14)
     noise = noise_model(np.array([2, 1, 1]))
     assert noise.q.tolist() == [2 / 3, 1 / 2, 1 / 2]
     assert noise.p.tolist() == [1 / 4, 3 / 8, 3 / 8]  # (1/2, 3/4, 3/4) / 2
-    for renamed, original in zip(noise_model(F_TOKENS[order]), NOISE, strict=True):
-        np.testing.assert_allclose(renamed, original[order], rtol=1e-14)
 
 
 def test_noisy_counts_and_rows_equal_dense_products_with_the_embedding_and_are_adjoint():
@@ -80,7 +74,6 @@ def test_noisy_counts_and_rows_equal_dense_products_with_the_embedding_and_are_a
     scale = np.abs(U).max()
     for dtype, tolerance in TOLERANCE:
         F = noisy_counts(jax.device_put(np.asarray(COUNTS, dtype)), NOISE)
-        np.testing.assert_allclose(F, E.T @ COUNTS, rtol=tolerance)
         slow = generalized_cooccurrences(features(X, E, "cat"), one_hot(Y, N))  # a loop over 160 positions
         np.testing.assert_allclose(F, slow, rtol=max(tolerance, 1e-12))
         np.testing.assert_allclose(F.sum(axis=0), COUNTS.sum(axis=0), rtol=tolerance)  # they move between rows
@@ -89,11 +82,6 @@ def test_noisy_counts_and_rows_equal_dense_products_with_the_embedding_and_are_a
         np.testing.assert_allclose(rows, E @ U, rtol=0, atol=tolerance * scale)  # sums of both signs may cancel
     left, right = np.vdot(noisy_counts(jax.device_put(U), NOISE), random_rows(6)), np.vdot(U, noisy_rows(random_rows(6), NOISE))
     np.testing.assert_allclose(left, right, rtol=0, atol=1e-12 * np.abs(U).sum())  # <EᵀC, U> = <C, E U>
-    unseen = noise_model(np.array([4, 0, 3, 2, 1, 1, 1, 1, 1]))  # the mean for a token never seen
-    np.testing.assert_allclose(noisy_rows(jax.device_put(U), unseen)[1], unseen.p @ U, rtol=0, atol=1e-13 * scale)
-
-
-# Outputs that were never seen
 
 
 def test_the_column_of_an_unseen_output_equals_the_mean_feature():
@@ -110,29 +98,14 @@ def test_the_column_of_an_unseen_output_equals_the_mean_feature():
     np.testing.assert_allclose(unigrams, np.array([6, 1, 3, 1]) / 11, rtol=1e-15)  # unseen outputs count once
 
 
-# Kneser-Ney, and rows of any smoothing
-
-
-def sparse_tables():
+def test_kneser_ney_rows_equal_their_loop_for_any_counts():
     never = COUNTS.copy()
-    never[3, :] = 0  # a context never seen
-    never[:, 4] = 0  # an output never seen
-    return {
-        "text": COUNTS,
-        "unseen": never,
-        "no pair seen once": 3 * COUNTS,
-        "no pair seen twice": np.where(COUNTS == 2, 3, COUNTS),  # D = 1
-        "nothing seen": np.zeros((N, N), np.int64),
-    }
-
-
-def test_rows_of_every_smoothing_equal_their_loops_for_any_counts():
-    for name, C in sparse_tables().items():
+    never[3, :] = never[:, 4] = 0  # a context and an output never seen
+    for C in (COUNTS, never, 3 * COUNTS, np.where(COUNTS == 2, 3, COUNTS), np.zeros((N, N), np.int64)):  # of D = 1/2, 1, ...
         for dtype, tolerance in TOLERANCE:
             P = np.asarray(compiled_kneser_ney(jax.device_put(C.astype(dtype))))
             assert P.dtype == dtype and np.all(P > 0)
-            np.testing.assert_allclose(P, kneser_ney_loop(C), rtol=tolerance, err_msg=name)
-            np.testing.assert_allclose(P.sum(axis=1), 1, rtol=tolerance)
+            np.testing.assert_allclose(P, kneser_ney_loop(C), rtol=tolerance)
 
 
 def test_modified_discounts_are_those_worked_by_hand():
@@ -155,8 +128,6 @@ def test_modified_discounts_are_those_worked_by_hand():
         for found in (discounts_of(n, modified=True), compiled, modified_discounts(C.reshape(-1).tolist())[1:]):
             np.testing.assert_allclose(found, D, rtol=1e-14)
 
-
-# Log-linear models of single tokens: rows over the unigram, the attention of Sum, and exponents
 
 K, ATOL = 3, 2e-5
 LINES = random_documents(21, 60, N - 1, 12)  # token 8 never occurs
@@ -198,12 +169,8 @@ def test_rows_of_cat_are_smoothed_counts_over_the_unigram_and_rows_of_sum_one_mi
                 expected = information[k] / information[0] * np.log(mixed / p)
                 # information is a sum of nine terms of either sign, right to 1e-6, which is 2e-4 of it
                 np.testing.assert_allclose(rows.tables[k][j], expected, rtol=5e-4, atol=ATOL)
-    np.testing.assert_array_equal(rows_of("sum", radius=1).tables, rows_of("cat", radius=1).tables)
     even = tuple(np.ones((N, N), np.int64) * 5 for _ in range(2))  # tokens say nothing
     np.testing.assert_allclose(offset_rows(even, features="sum", eos=True).tables, 0, rtol=0, atol=ATOL)
-
-
-# Exponents and models
 
 
 def slow_log_p(rows, exponents, X):
@@ -232,17 +199,14 @@ def test_the_minimum_is_that_of_scipy_on_any_number_of_devices():
             fit_exponents(rows, X, Y)
 
 
-def test_the_language_model_is_the_log_linear_one_and_at_its_ends_the_unigram_and_the_bigrams():
+def test_the_language_model_is_the_log_linear_one_and_at_k_1_the_bigrams():
     for kind, eos in (("sum", False), ("cat", True)):
         rows, exponents = rows_of(kind, eos=eos), np.array([0.7, 0.8, 0.4, -0.2])
         X, Y = windows(LINES, K, eos=eos)
         slow, model = slow_log_p(rows, exponents, X)[np.arange(len(Y)), Y], log_linear_model(rows, exponents)
         np.testing.assert_allclose(log_probabilities(model, X, Y), slow, rtol=0, atol=ATOL)
         assert evaluate(model, stream_of(LINES)).loss == pytest.approx(-np.mean(slow), abs=ATOL)
-        assert (model.features, model.radius, model.eos, model.ordered) == (rows.features, K, eos, True)
         ours, bigrams = log_linear_model(rows_of("cat", radius=1, eos=eos), np.ones(2)), bigram_model(TABLES, eos=eos)
         for one in range(N):
             row = log_softmax(np.asarray(bigrams.logits(jax.device_put(np.array([one])))))
             np.testing.assert_allclose(ours.tables[0][one], row, rtol=0, atol=ATOL)
-    model, (X, Y) = log_linear_model(rows_of("cat"), np.array([1.0, 0, 0, 0])), windows(LINES, K)
-    np.testing.assert_allclose(log_probabilities(model, X, Y), np.log(slow_unigram(False))[Y], rtol=0, atol=ATOL)
