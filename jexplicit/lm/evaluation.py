@@ -96,7 +96,8 @@ def evaluate(
 
     Source: paper, Eq. 1; perplexity is `exp(L / M)`, Sec. 4.
     """
-    _check_text(model, stream)
+    check_stream(stream)
+    _check_ids(model, stream[:1])
     if sample is not None and (sample < 1 or sample % 1):
         raise ValueError(f"a sample of {sample} positions: draw a whole number of at least 1, or None for all")
     if isinstance(model, Counted):
@@ -144,7 +145,7 @@ def score(
         >>> np.exp(score(model, np.array([0, 1, 2, 0]))).round(2).tolist()
         [0.25, 0.25]
     """
-    _check_text(model, stream)
+    check_stream(stream)
     _check_ids(model, stream)
     if isinstance(model, Combination) and separate:
         pads = np.flatnonzero(stream == PAD)
@@ -214,13 +215,9 @@ def check_positions(model: LanguageModel, X: np.ndarray, Y: np.ndarray) -> None:
         _check_ids(model, ids)
 
 
-def _check_text(model: AnyModel, stream: Stream) -> None:
+def _check_ids(model: AnyModel, ids: np.ndarray) -> np.ndarray:
     if not hasattr(model, "vocab_size"):
         raise ValueError(f"a {type(model).__name__} instead of a model: pass the `model` of a TextModel")
-    check_stream(stream)
-
-
-def _check_ids(model: AnyModel, ids: np.ndarray) -> np.ndarray:
     check_token_ids(ids, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
     return ids
 

@@ -53,7 +53,8 @@ class TextModel(NamedTuple):
 
     def score_tokens(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
         """The predicted token ids of every text, and their scores."""
-        pad, ids = np.array([PAD], np.int32), self.tokenizer.encode_all(_as_list(texts))
+        texts = [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts
+        pad, ids = np.array([PAD], np.int32), self.tokenizer.encode_all(texts)
         parts = [part for of_text in ids if len(of_text) for part in (of_text, pad)]
         scored = score(self.model, np.concatenate([pad, *parts]), progress=progress) if parts else np.zeros(0)
         predicted = [np.append(of_text, pad[: self.model.eos and len(of_text) > 0]) for of_text in ids]
@@ -62,7 +63,8 @@ class TextModel(NamedTuple):
 
     def perplexity(self, texts: Sequence[str]) -> float:
         """The perplexity per token of texts, that of all predictions together."""
-        stream = encode_documents(self.tokenizer, _as_list(texts))
+        texts = [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts
+        stream = encode_documents(self.tokenizer, texts)
         if not (stream != PAD).any():
             raise ValueError(f"no token in {len(texts)} texts: give some text")
         return evaluate(self.model, stream).perplexity
@@ -120,10 +122,6 @@ class TextModel(NamedTuple):
             if not (card := file.with_name("README.md")).exists():
                 text = model_card(file.parent.resolve().name, config)
                 write_whole(card, lambda file: file.write(text.encode()))
-
-
-def _as_list(texts: Any) -> Any:
-    return [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts
 
 
 def model_path(path: str | os.PathLike) -> Path:

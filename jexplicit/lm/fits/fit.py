@@ -212,11 +212,11 @@ def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit)
 
 
 def _fit_counts(method: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    K, features = options.radius, options.features
     if method == "ngram":
         with watch.stage("ngram"):
             return FitResult(LanguageModel(text.ngrams(ORDER), "none", text.eos), {})
     if method == "explicit":
+        K, features = options.radius, options.features
         return FitResult(explicit_language_model(text.known_counts(K), features=features, radius=K, eos=text.eos), {})
     baseline = unigram_model if method == "unigram" else bigram_model
     return FitResult(baseline(text.known_counts(1), eos=text.eos), {})
