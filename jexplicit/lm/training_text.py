@@ -13,12 +13,11 @@ from jax.sharding import Mesh
 from scipy.sparse import csr_array
 
 from jexplicit.counts.pairs import Counts, SparseCounts, count, count_sparse
-from jexplicit.data.contexts import PAD, check_stream, contexts, cut_documents, hold_out
+from jexplicit.data.contexts import PAD, check_stream, cut_documents, hold_out
 from jexplicit.data.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import Features, FitOptions
 from jexplicit.lm.counted.reading import AnyModel
-from jexplicit.lm.rows import BackOffChain, smoothed_ngrams
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.files import trim_heap
 
@@ -83,8 +82,7 @@ class TrainingText:
     ):
         check_stream(stream)
         self.stream, self.vocab_size, self.eos, self.tokenizer, self._mesh = stream, vocab_size, eos, tokenizer, mesh
-        self._counts, self._sparse, self._known_sparse = counts, sparse_counts, sparse_counts
-        self._made: dict[Any, Any] = {}
+        self._counts, self._sparse, self._made = counts, sparse_counts, dict[Any, Any]()
 
     mesh = functools.cached_property(lambda self: self._mesh or default_mesh())
     in_memory = property(lambda self: np.asarray(self.stream[:]), doc="The whole stream as an array.")
@@ -129,14 +127,6 @@ class TrainingText:
         shape: Any = {"eos": self.eos, "mesh": self._mesh, "tokenizer": self.tokenizer}
         return TrainingText(stream, self.vocab_size, **shape, **known)
 
-    def ngrams(self, order: int) -> BackOffChain:
-        """The rows of an n-gram model with contexts of up to `order` tokens."""
-
-        def make() -> BackOffChain:
-            return smoothed_ngrams(*contexts(self.in_memory, order, eos=self.eos), vocab_size=self.vocab_size)
-
-        return self.once(("ngrams", order), make)
-
     def once(self, name: Any, make: Callable[[], Any]) -> Any:
         """The result of `make` on this text, kept by a name."""
         if name not in self._made:
@@ -145,9 +135,8 @@ class TrainingText:
         return self._made[name]
 
     def forget(self) -> None:
-        """Clear cached statistics of this text; they are made again at need."""
+        """Clear cached statistics of this text but its counts; they are made again at need."""
         self._made.clear()
-        self._sparse = self._known_sparse
         gc.collect()  # arrays in references that go in circles
         trim_heap()
 
@@ -158,9 +147,3 @@ def written_for(method: str, text: TrainingText, options: Options, watch: Watch)
         return {}
     dev = {} if watch.dev is None else {"dev": np.asarray(watch.dev[:])}
     return {"method": method, "text": text.in_memory, **dev, "eos": text.eos, **asdict(options)}
-
-
-def draw_positions(options: Options, positions: int | np.ndarray) -> np.ndarray:
-    """Which held-out positions the exponents are fitted on."""
-    size = min(options.calibration_positions, positions if isinstance(positions, int) else len(positions))
-    return np.sort(np.random.default_rng(options.seed).choice(positions, size, replace=False))

@@ -382,8 +382,8 @@ def sampled_positions(
     return np.concatenate(X), np.concatenate(Y)
 
 
-def draw_sample(M: int, sample: int | None, seed: int) -> np.ndarray:
-    """The positions, of M, in a sample."""
+def draw_sample(M: int, sample: int | None, seed: int, shuffle: bool = False) -> np.ndarray:
+    """The positions, of M, in a sample; shuffle: of another one, by NumPy's slower way."""
     if sample is None or sample >= M:
         return np.arange(M)
-    return np.sort(np.random.default_rng(seed).choice(M, sample, replace=False, shuffle=False))
+    return np.sort(np.random.default_rng(seed).choice(M, sample, replace=False, shuffle=shuffle))

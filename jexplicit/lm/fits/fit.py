@@ -19,7 +19,7 @@ import numpy as np
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.corpora import Corpus, Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
-from jexplicit.lm.core.model import LanguageModel, logits, token_model
+from jexplicit.lm.core.model import LanguageModel, draw_sample, logits, token_model
 from jexplicit.lm.core.names import Features, History, Method
 from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, GATES, STAGES, contexts_name, fit_counted
@@ -29,12 +29,13 @@ from jexplicit.lm.rows import (
     bigram_optimum,
     explicit_blocks,
     explicit_language_model,
+    smoothed_ngrams,
     target_counts,
     unigram_model,
     with_targets,
 )
 from jexplicit.lm.text_model import TextModel
-from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch, draw_positions
+from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch
 from jexplicit.runs.bounds import PositiveInt, find_bounds, is_of
 from jexplicit.runs.checks import check_seed
 from jexplicit.runs.devices import check_threads
@@ -214,7 +215,8 @@ def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit)
 def _fit_counts(method: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
     if method == "ngram":
         with watch.stage("ngram"):
-            return FitResult(LanguageModel(text.ngrams(ORDER), "none", text.eos), {})
+            rows = smoothed_ngrams(*contexts(text.in_memory, ORDER, eos=text.eos), vocab_size=text.vocab_size)
+            return FitResult(LanguageModel(rows, "none", text.eos), {})
     if method == "explicit":
         K, features = options.radius, options.features
         return FitResult(explicit_language_model(text.known_counts(K), features=features, radius=K, eos=text.eos), {})
@@ -228,7 +230,7 @@ def _fit_delta(method: str, text: TrainingText, options: Options, watch: Watch) 
     blocks = explicit_blocks(text.counts(K), features=features, radius=K, eos=text.eos)
     log_f = jnp.log(jnp.asarray(np.maximum(target_counts(text.counts(1), eos=text.eos), 1), blocks[0].dtype))
     X, Y = contexts(text.in_memory, K, eos=text.eos)
-    m = draw_positions(options, len(Y))
+    m = draw_sample(len(Y), options.calibration_positions, options.seed, shuffle=True)
     X, Y = jnp.asarray(X[m], jnp.int32), jnp.asarray(Y[m], jnp.int32)
     with watch.stage(f"delta, {features}, K = {K}"):
         tables = blocks * (K // len(blocks))

@@ -101,15 +101,75 @@ def loss_and_gradient(
     params: tuple[Array, ...], batch: DecoderBatch, *, features: Features, noise: Noise | None, mesh: Mesh
 ) -> tuple[Array, tuple[Array, ...]]:
     """The summed loss of a batch in nats, and its gradient."""
-    columns, everywhere = PartitionSpec(None, AXIS), PartitionSpec()
-    local = functools.partial(_columns_loss_and_gradient, features=features, devices=mesh.size)
-    return jax.shard_map(
-        local,
-        mesh=mesh,
-        in_specs=(columns, everywhere, everywhere),
-        out_specs=(everywhere, columns),
-        check_vma=False,  # log Z is equal on all devices, which the check cannot see
-    )(params, batch, noise)
+    columns, everywhere, K = PartitionSpec(None, AXIS), PartitionSpec(), batch.X.shape[1]
+    block = [0 if features == "sum" else k for k in range(K)]
+
+    @full_precision
+    def of_columns(params, batch, noise):
+        dtype, I = params[0].dtype, params[0].shape[1]  # noqa: E741  (outputs of this device)
+        tables = params if noise is None else tuple(noisy_rows(U, noise) for U in params)
+
+        def logits(x):
+            return functools.reduce(jnp.add, [tables[block[k]][x[:, k]] for k in range(K)])
+
+        def add_by_loop(G, x, expected):  # row by row: XLA's scatter of rows on a CPU takes twice as long
+            def add_row(m, G):
+                G = list(G)
+                for k in range(K):
+                    table, j = G[block[k]], x[m, k]
+                    row = lax.dynamic_index_in_dim(table, j, keepdims=False) + expected[m]
+                    G[block[k]] = lax.dynamic_update_index_in_dim(table, row, j, axis=0)
+                return tuple(G)
+
+            return lax.fori_loop(0, len(x), add_row, G)
+
+        def add_by_scatter(G, x, expected):  # an accelerator would start several kernels for every row of a loop
+            G = list(G)
+            for k in range(K):
+                G[block[k]] = G[block[k]].at[x[:, k]].add(expected, mode="promise_in_bounds")
+            return tuple(G)
+
+        def expected_counts(x, w, *, most, add):
+            """`HᵀP` and the weighted log Z, by blocks of contexts."""
+            blocks = max(1, -(-len(x) // most))
+            size = -(-len(x) // blocks)
+            x = jnp.pad(x, ((0, blocks * size - len(x)), (0, 0))).reshape(blocks, size, K)
+            w = jnp.pad(w, (0, blocks * size - len(w))).reshape(blocks, size)
+
+            def add_block(G, block_of_contexts):
+                x, w, log_Z = block_of_contexts
+                rows = logits(x)
+                if log_Z is None:
+                    log_Z = jax.nn.logsumexp(rows, axis=1)
+                return add(G, x, jnp.exp(rows - log_Z[:, None]) * w[:, None]), (w * log_Z).sum()
+
+            # several devices agree on all partition functions at once: meeting once a step is worth reading the rows twice
+            local = None if mesh.size == 1 else lax.map(lambda x: jax.nn.logsumexp(logits(x), axis=1), x)
+            shared = None if mesh.size == 1 else jax.nn.logsumexp(lax.all_gather(local, AXIS), axis=0)
+            gradient, log_Z = lax.scan(add_block, tuple(jnp.zeros_like(U) for U in params), (x, w, shared))
+            return gradient, log_Z.sum()
+
+        gradient, log_Z = lax.platform_dependent(
+            batch.distinct,
+            batch.weights.astype(dtype),
+            cpu=functools.partial(expected_counts, most=_block, add=add_by_loop),
+            default=functools.partial(expected_counts, most=_block_elsewhere, add=add_by_scatter),
+        )
+
+        i = batch.Y - lax.axis_index(AXIS) * I
+        here = (i >= 0) & (i < I)
+        targets = functools.reduce(jnp.add, [tables[block[k]][batch.X[:, k], jnp.where(here, i, 0)] for k in range(K)])
+        loss = log_Z - lax.psum(jnp.where(here, targets, 0).sum(), AXIS)
+        gradient = list(gradient)
+        for k in range(K):
+            gradient[block[k]] = gradient[block[k]].at[batch.X[:, k], jnp.where(here, i, I)].add(-1, mode="drop")
+        if noise is not None:
+            gradient = [noisy_counts(G, noise) for G in gradient]
+        return loss, tuple(gradient)
+
+    specs: Any = {"in_specs": (columns, everywhere, everywhere), "out_specs": (everywhere, columns)}
+    # log Z is equal on all devices, which the check cannot see
+    return jax.shard_map(of_columns, mesh=mesh, check_vma=False, **specs)(params, batch, noise)
 
 
 def kkt_residual(
@@ -148,75 +208,6 @@ def text_gradient(
         part, total = add_gradient(total, params, batch, features, mesh)
         loss += float(part)
     return loss, total
-
-
-@full_precision
-def _columns_loss_and_gradient(
-    params: tuple[Array, ...], batch: DecoderBatch, noise: Noise | None, *, features: Features, devices: int
-):
-    """Loss and gradient of the columns of one device, both [N, I]."""
-    dtype, I = params[0].dtype, params[0].shape[1]  # noqa: E741  (outputs of this device)
-    K = batch.X.shape[1]
-    block = [0 if features == "sum" else k for k in range(K)]
-    tables = params if noise is None else tuple(noisy_rows(U, noise) for U in params)
-
-    def logits(x):
-        return functools.reduce(jnp.add, [tables[block[k]][x[:, k]] for k in range(K)])
-
-    def add_by_loop(G, x, expected):  # row by row: XLA's scatter of rows on a CPU takes twice as long
-        def add_row(m, G):
-            G = list(G)
-            for k in range(K):
-                table, j = G[block[k]], x[m, k]
-                row = lax.dynamic_index_in_dim(table, j, keepdims=False) + expected[m]
-                G[block[k]] = lax.dynamic_update_index_in_dim(table, row, j, axis=0)
-            return tuple(G)
-
-        return lax.fori_loop(0, len(x), add_row, G)
-
-    def add_by_scatter(G, x, expected):  # an accelerator would start several kernels for every row of a loop
-        G = list(G)
-        for k in range(K):
-            G[block[k]] = G[block[k]].at[x[:, k]].add(expected, mode="promise_in_bounds")
-        return tuple(G)
-
-    def expected_counts(x, w, *, most, add):
-        """`HᵀP` and the weighted log Z, by blocks of contexts."""
-        blocks = max(1, -(-len(x) // most))
-        size = -(-len(x) // blocks)
-        x = jnp.pad(x, ((0, blocks * size - len(x)), (0, 0))).reshape(blocks, size, K)
-        w = jnp.pad(w, (0, blocks * size - len(w))).reshape(blocks, size)
-
-        def add_block(G, block_of_contexts):
-            x, w, log_Z = block_of_contexts
-            rows = logits(x)
-            if log_Z is None:
-                log_Z = jax.nn.logsumexp(rows, axis=1)
-            return add(G, x, jnp.exp(rows - log_Z[:, None]) * w[:, None]), (w * log_Z).sum()
-
-        # several devices first agree on all partition functions at once: meeting once a step is worth reading the rows twice
-        local = None if devices == 1 else lax.map(lambda x: jax.nn.logsumexp(logits(x), axis=1), x)
-        shared = None if devices == 1 else jax.nn.logsumexp(lax.all_gather(local, AXIS), axis=0)
-        gradient, log_Z = lax.scan(add_block, tuple(jnp.zeros_like(U) for U in params), (x, w, shared))
-        return gradient, log_Z.sum()
-
-    gradient, log_Z = lax.platform_dependent(
-        batch.distinct,
-        batch.weights.astype(dtype),
-        cpu=functools.partial(expected_counts, most=_block, add=add_by_loop),
-        default=functools.partial(expected_counts, most=_block_elsewhere, add=add_by_scatter),
-    )
-
-    i = batch.Y - lax.axis_index(AXIS) * I
-    here = (i >= 0) & (i < I)
-    targets = functools.reduce(jnp.add, [tables[block[k]][batch.X[:, k], jnp.where(here, i, 0)] for k in range(K)])
-    loss = log_Z - lax.psum(jnp.where(here, targets, 0).sum(), AXIS)
-    gradient = list(gradient)
-    for k in range(K):
-        gradient[block[k]] = gradient[block[k]].at[batch.X[:, k], jnp.where(here, i, I)].add(-1, mode="drop")
-    if noise is not None:
-        gradient = [noisy_counts(G, noise) for G in gradient]
-    return loss, tuple(gradient)
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4), donate_argnums=0)

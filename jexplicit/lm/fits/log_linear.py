@@ -16,11 +16,11 @@ from jaxtyping import Array, Float, Integer
 from jexplicit.counts.pairs import Counts, counted_radius
 from jexplicit.data.contexts import contexts
 from jexplicit.data.tokenizers import Progress
-from jexplicit.lm.core.model import LanguageModel, map_contexts, token_model
+from jexplicit.lm.core.model import LanguageModel, draw_sample, map_contexts, token_model
 from jexplicit.lm.core.names import Features, Smoothing
 from jexplicit.lm.core.smoothing import kneser_ney, unigram
 from jexplicit.lm.rows import target_counts, with_targets
-from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch, draw_positions
+from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch
 from jexplicit.runs.devices import full_precision
 
 _attention_power = 4  # of the information, in the weights of Sum's shared table: lower ones blur the nearest offset
@@ -198,6 +198,6 @@ def exponents_held_out(text: TrainingText, options: Options, watch: Watch, rows:
     rest, held = text.parts(options.calibration_positions)
     K = len(rows.tables)
     X, Y = contexts(held, K, eos=text.eos)
-    m = draw_positions(options, len(Y))
+    m = draw_sample(len(Y), options.calibration_positions, options.seed, shuffle=True)
     with watch.stage(f"exponents, {rows.features}, K = {K}") as progress:
         return fit_exponents(rows_of_text(rest, options), X[m], Y[m], mesh=text.mesh, progress=progress)
