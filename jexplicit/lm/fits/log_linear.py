@@ -181,23 +181,22 @@ def rows_of_text(text: TrainingText, options: Options) -> OffsetRows:
 
 def fit_log_linear(method: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Smoothed rows of single tokens, with a weight per offset from held-out text."""
-    rows = rows_of_text(text, options)
-    fitted = exponents_held_out(text, options, watch, rows)
+    rows, fitted = rows_of_text(text, options), exponents_held_out(text, options, watch)
+    a = fitted.exponents
     info = {
-        "exponents": [float(a) for a in fitted.exponents],
-        "implied_slope": 1 + float(1 - fitted.exponents[0]) / float(fitted.exponents[1:].sum()),  # of the scaling assumption
+        "exponents": [float(weight) for weight in a],
+        "implied_slope": 1 + float((1 - a[0]) / a[1:].sum()),  # of the scaling assumption
         "held_out_perplexity": float(np.exp(fitted.loss)),
         "smoothing": options.smoothing,
-        "scalars": len(fitted.exponents),
+        "scalars": len(a),
     }
-    return FitResult(log_linear_model(rows, fitted.exponents), info)
+    return FitResult(log_linear_model(rows, a), info)
 
 
-def exponents_held_out(text: TrainingText, options: Options, watch: Watch, rows: OffsetRows) -> ExponentFit:
-    """The weights of such rows, fitted on documents that their counts leave out."""
+def exponents_held_out(text: TrainingText, options: Options, watch: Watch) -> ExponentFit:
+    """The weights of a text's rows, fitted on documents that their counts leave out."""
     rest, held = text.parts(options.calibration_positions)
-    K = len(rows.tables)
-    X, Y = contexts(held, K, eos=text.eos)
+    X, Y = contexts(held, K := options.radius, eos=text.eos)
     m = draw_sample(len(Y), options.calibration_positions, options.seed, shuffle=True)
-    with watch.stage(f"exponents, {rows.features}, K = {K}") as progress:
+    with watch.stage(f"exponents, {options.features}, K = {K}") as progress:
         return fit_exponents(rows_of_text(rest, options), X[m], Y[m], mesh=text.mesh, progress=progress)
