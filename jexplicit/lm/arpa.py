@@ -104,7 +104,7 @@ def write_arpa(path: str | os.PathLike, model: Any, tokenizer: Tokenizer) -> Non
 
 
 def _begins_once(X: np.ndarray) -> np.ndarray:
-    """Which contexts [M, n] have `<pad>` in the last place at most, as those of a file."""
+    """The contexts [M, n] with `<pad>` in the last place at most."""
     return (X[:, :-1] != PAD).all(axis=1)
 
 
@@ -114,7 +114,7 @@ def _whole(chain: BackOffChain, X: np.ndarray) -> np.ndarray:
 
 
 def _weights(chain: BackOffChain, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log10 γ of contexts [M, n], `<s>` w for all w `<pad>` ..., and which of them the model has."""
+    """log10 γ of contexts [M, n], and whether the model has them."""
     M, n = X.shape
     if n > len(chain.levels):
         return np.zeros(M), np.zeros(M, bool)
@@ -160,7 +160,7 @@ class Order(NamedTuple):
 
 
 def _read_orders(path: str) -> tuple[list[str], list[Order]]:
-    """The words of an ARPA file, numbered by its unigrams, and its n-grams by order."""
+    """The words of an ARPA file in its order, and its n-grams."""
     words, orders, at = ["<pad>", "<unk>"], list[Order](), 0
     lines = ((number, text) for number, line in enumerate(file_lines(path), 1) if (text := line.strip(" \t\r\n")))
 

@@ -46,7 +46,7 @@ class Account(NamedTuple):
     log_odds: Float[np.ndarray, " B"]
 
     def by_token(self, n: int) -> list[np.ndarray]:
-        """Log-odds and nats from even odds [n, E] of n coming tokens, and log p [n]."""
+        """Log-odds and nats [n, E] of n coming tokens, and log p."""
         d, signs, found = self.decisions, 2.0 * self.decisions.bit - 1, []
         weights = signs, shares(self.log_odds, signs)
         for part in (*(self.entries * w[:, None] for w in weights), log_likelihoods(d.bit, self.log_odds)):

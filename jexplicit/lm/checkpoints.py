@@ -1,4 +1,4 @@
-"""Language models on disk: exported files, and those of a run, which keeps its counts and a file for most models."""
+"""Language models on disk: exported files, and a run with counts and models."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -312,7 +312,7 @@ def bootstrap_standard_error(
 
 
 def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float | None]:
-    """Bits per byte (UTF-8), bits per character and perplexity per word between white space; None if unknown.
+    """Bits per byte, bits per character and word perplexity; None if unknown.
 
     nll: summed negative log-likelihood of the whole text, nats. Of a sample: mean per position times positions in all.
 
@@ -348,7 +348,7 @@ def unknown_share(stream: Stream) -> float:
 
 
 def spelling(tokenizer: Tokenizer, stream: Stream, sizes: TextSizes | None) -> float:
-    """The price in nats of a uniform code for the unknown in a text, which `<unk>` does not say.
+    """The price in nats of a uniform code for the unknown in a text.
 
     A character costs ln 0x110000, the number of Unicode's. A word costs ln 256 for its end and for each byte; of a tokenizer of
     words all bytes cost ln 256 that are neither of known words nor one character of white space between words. Where the sizes
@@ -403,7 +403,7 @@ def loss_fields(losses: Sequence[DocumentLosses]) -> dict[str, Any]:
 
 
 def score_documents(model: AnyModel, tokenizer: Tokenizer, documents: Sequence[str], **options: Any) -> Float[np.ndarray, " n"]:
-    """`log p(document)` of every document of a text, in nats, in one call; options of `score`."""
+    """`log p(document)` of every document of a text, in nats, in one call."""
     stream = encode_documents(tokenizer, documents)
     if np.count_nonzero(stream == PAD) != len(documents) + 1:
         n, text = next((n, text) for n, text in enumerate(documents) if not len(tokenizer.encode(text)))

@@ -1,4 +1,4 @@
-"""A language model of any kind in one safetensors file, alone or with its tokenizer.
+"""A language model in one safetensors file, alone or with its tokenizer.
 
 The metadata says what the arrays are (kinds of rows and their sizes), where the model comes from, and a checksum.
 """
@@ -45,7 +45,7 @@ def _class_of(name: str) -> type | None:
 def save_model(
     path: str | os.PathLike, model: Any, *, tokenizer: Tokenizer | None = None, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a model of any kind, or a state, to a safetensors file, whole or never."""
+    """Write a model or a state to a safetensors file, whole or never."""
     path, tensors = local_path(path), {}
     description = _describe(model, "model", tensors)
     if tokenizer is not None:
@@ -134,7 +134,7 @@ def _rebuild(described: Any, tensor: Callable[[str], np.ndarray], *, host: bool 
 
 
 def read_model_file(path: Path, kind: Any = None) -> tuple[Any, Tokenizer | None, dict[str, Any]]:
-    """The model of a file, or another kind of value, its tokenizer if there, and its provenance."""
+    """The model or state of a file, its tokenizer if there, and its provenance."""
     try:
         with safe_open(path, framework="numpy") as file:
             stored, names = file.metadata() or {}, file.keys()

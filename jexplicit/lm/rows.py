@@ -85,7 +85,7 @@ def explicit_blocks(
     dtype: Any = jnp.float32,
     read: bool = True,
 ) -> tuple[Float[Array, "N N"], ...]:
-    """The dense tables Ũ = E U, one for Sum, K for Cat; without `read` U below the noise."""
+    """The dense tables Ũ = E U, or without `read` U below the noise."""
     K = _check_features(counts, features, radius)
     of_noise, f = noise_model(token_counts(counts)) if noise else None, target_counts(counts, eos=eos).astype(dtype)
     seen = (C.astype(dtype) if of_noise is None else noisy_counts(C.astype(dtype), of_noise) for C in counts[:K])
@@ -197,7 +197,7 @@ def context_numbers(children: tuple[Children, ...], context: Integer[Array, " K"
 
 @pytree
 class BackOffChain(TableRows):
-    """The rows of an n-gram model, each over that of the context without its furthest token.
+    """The rows of an n-gram model, each over that of a shorter context.
 
         row_h[i] = log(P(i|h) / (γ(h) P(i|h'))),     log p(i|x) = log P(i) + sum_n row_n(x)[i] + sum_n log γ(h_n)
 
@@ -275,7 +275,7 @@ def _kneser_ney_chain(levels: list[ContextLevel], N: int, *, modified: bool) -> 
 
 
 def _shorter_P(shorter: ContextLevel, P: np.ndarray, N: int, block: ContextLevel) -> np.ndarray:
-    """`P(i|h')` of every pair (h, i) of a block, whose contexts h have the numbers of their h'."""
+    """`P(i|h')` of pairs (h, i) of a block, numbered by h'."""
     near = slice(block.contexts[0], block.contexts[-1] + 1)  # contexts stand in the order of those that they extend
     some = shorter.part(near)
     keys = some.keys(np.arange(len(some.contexts)), N)
@@ -323,7 +323,7 @@ class SequenceRows:
         return [logits[jnp.minimum(n, W - 1)]]
 
     def log_p(self, past: Any, *, whole: bool = False, **options: Any) -> np.ndarray:
-        """`log p` of the token, or of all tokens (whole), at each place of a text, by long windows."""
+        """`log p` of the token, or of all tokens, at places of a text."""
         from jexplicit.nn.sequences import stream_distributions, stream_log_probabilities
 
         if past is None:

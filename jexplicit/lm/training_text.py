@@ -135,7 +135,7 @@ class TrainingText:
         return self._made[name]
 
     def forget(self) -> None:
-        """Clear cached statistics of this text but its counts; they are made again at need."""
+        """Clear cached statistics of this text but its counts."""
         self._made.clear()
         gc.collect()  # arrays in references that go in circles
         trim_heap()

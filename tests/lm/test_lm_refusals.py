@@ -70,7 +70,7 @@ OF_TWO = r"contexts of shape .* and a model of radius 2: pass \[.*, 2\]"
 OF_THREE = "with counts of offsets 1..3"
 
 
-def generated(prompt: Any = (1,), length=5, **options):
+def generated(prompt: Any = (1,), length: Any = 5, **options):
     return lambda g: generate(g.key, g.two, prompt, length, **options)
 
 

@@ -35,7 +35,6 @@ from reference import (
 from reference import kneser_ney as kneser_ney_loop
 from scipy.sparse import csr_array
 
-from jexplicit.lm import core
 from jexplicit.lm.core.model import is_token_model, logits, token_model
 from jexplicit.lm.core.names import Features, Smoothing
 from jexplicit.lm.core.smoothing import (
@@ -180,7 +179,7 @@ def test_partition_functions_and_target_logits_are_those_of_dense_features_on_an
         np.testing.assert_allclose(one, [np.log(np.exp(row).sum()) for row in rows], rtol=0, atol=atol)
         np.testing.assert_allclose(eight, one, rtol=1e-14 if dtype == np.float64 else 1e-6)
         with monkeypatch.context() as patch:
-            patch.setattr(core.model, "_contexts_per_call", 7)
+            patch.setattr("jexplicit.lm.core.model._contexts_per_call", 7)
             np.testing.assert_allclose(model.rows.target_logits(X, Y), rows[np.arange(M), Y], rtol=0, atol=atol)
 
 

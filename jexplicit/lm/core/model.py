@@ -91,7 +91,7 @@ def sparse_rows(start: Any, ids: Any, values: Any, N: int, *over: Any) -> Sparse
 
 
 def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most: int) -> Int[Array, ""]:
-    """The place of id i in row r, of `most` ids, by binary search, or -1."""
+    """The place of id i in row r by binary search, or -1."""
     start, ids, i = jnp.asarray(start), jnp.asarray(ids), i.astype(jnp.int32)
     if not len(ids):
         return jnp.full_like(r, -1)
@@ -215,7 +215,7 @@ class TokenTables(TableRows):
 
 @pytree
 class LanguageModel:
-    """A language model: the sum of the rows of a kind, a frozen pytree whose arrays are leaves.
+    """A language model: the sum of the rows of a kind, a frozen pytree.
 
     features: how the tokens of a context are combined: "sum" does not see their order; "none" for models that are neither.
     eos: whether `<pad>` is predicted, as the end of a document.
@@ -307,7 +307,7 @@ def logits(tables: Sequence[Float[Array, "N N"]], x: Integer[Array, " K"]) -> Fl
 
 
 def context_of(history: Integer[Any, "*M W"], K: int) -> Integer[Any, "*M K"]:
-    """The part of histories, of NumPy or JAX, in the same document, after the nearest `<pad>`."""
+    """The part of histories in the same document, of NumPy or JAX."""
     xp, nearest = history.__array_namespace__(), history[..., :K]
     return xp.where(xp.cumulative_sum((nearest == PAD) | (nearest == NO_TOKEN), axis=-1) > 0, PAD, nearest)
 
@@ -383,7 +383,7 @@ def sampled_positions(
 
 
 def draw_sample(M: int, sample: int | None, seed: int, shuffle: bool = False) -> np.ndarray:
-    """The positions, of M, in a sample; shuffle: of another one, by NumPy's slower way."""
+    """The positions of a sample; shuffle draws another one."""
     if sample is None or sample >= M:
         return np.arange(M)
     return np.sort(np.random.default_rng(seed).choice(M, sample, replace=False, shuffle=shuffle))

@@ -1,4 +1,4 @@
-"""Smoothing of count tables: the paper's pseudo-counts (Eq. 4), and Kneser-Ney rows, which are positive and sum to 1.
+"""Smoothing of count tables: the paper's pseudo-counts (Eq. 4), and Kneser-Ney rows.
 
 The noise model replaces the one-hot embedding of token n by `E_n = q_n e_n + (1 - q_n) p`: E is never built.
 """
@@ -78,7 +78,7 @@ def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
 
 @jax.jit
 def with_unseen_outputs(C: Float[Array, "N I"], f: Float[Array, " I"]) -> Float[Array, "N I"]:
-    """For every output never seen the column of one independent observation, `sum_i C[j, i] / M`."""
+    """For outputs never seen the column of one observation, `sum_i C[j, i] / M`."""
     independent = jnp.where(f[None, :] == 0, 0, C).sum(axis=1) / f.sum()
     return jnp.where(f[None, :] == 0, independent[:, None], C)
 

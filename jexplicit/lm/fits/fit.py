@@ -276,7 +276,7 @@ def fit_context_mixing(
 
 
 def _from(module: str, name: str) -> Callable[[str, TrainingText, Options, Watch], FitResult]:
-    """A fit that imports its module when it runs: optax takes as long as a small fit."""
+    """A fit that imports its module when it runs, such as optax."""
     return lambda *fit: getattr(importlib.import_module(f"jexplicit.lm.fits.{module}"), name)(*fit)
 
 

@@ -175,7 +175,7 @@ def loss_and_gradient(
 def kkt_residual(
     model: LanguageModel, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, mesh: Mesh, chunk: int = 1 << 18
 ) -> float:
-    """The distance from the optimum, `||H^T (Y - P)||_1 / (K M)`, below 2: twice the share of misplaced co-occurrences."""
+    """The distance from the optimum, `||H^T (Y - P)||_1 / (K M)`, below 2."""
     blocks = model.tables[:1] if model.features == "sum" else model.tables
     params = initial_state(blocks, optax.identity(), mesh).params
     distinct, n = distinct_contexts(X, ordered=model.ordered)  # of the whole text: fewer than chunk by chunk
@@ -195,7 +195,7 @@ def text_gradient(
     mesh: Mesh,
     chunk: int = 1 << 18,
 ) -> tuple[float, tuple[Array, ...]]:
-    """The summed loss of a whole text in nats, and its gradient, for tables of `initial_state`.
+    """The summed loss of a whole text in nats, and its gradient.
 
     Without positions (M = 0): `sum_ctx n(ctx) log Z(ctx)` of distinct contexts, and the expected co-occurrences `HᵀP`.
     """

@@ -178,7 +178,7 @@ def fit_iterative_scaling(method: str, text: TrainingText, options: Options, wat
 
 
 def _start(text: TrainingText, options: Options, exponents: np.ndarray | None) -> tuple[LanguageModel, dict[str, Any]]:
-    """The initial tables of sweeps, and their discount, by default that of Kneser-Ney, and weights of Sum's offsets."""
+    """The initial tables of sweeps, their discount, and weights of Sum's offsets."""
     K, features, eos = options.radius, options.features, text.eos
     if exponents is None:
         start = explicit_language_model(text.counts(K), features=features, radius=K, eos=eos)

@@ -145,7 +145,7 @@ def _moments_of_position(read: tuple[Array, tuple[Array, ...], Array], x_and_y: 
 
 
 def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> LanguageModel:
-    """The language model of weights (mu, lambda_1 .. lambda_K), the unigram spread evenly over K tables.
+    """The language model of weights (mu, lambda_1 .. lambda_K).
 
     Example:
         >>> from jexplicit import count
