@@ -27,7 +27,7 @@ from jexplicit.lm.training_text import TrainingText
 
 SUM = 5e-6
 N = 12
-DOCUMENTS = random_documents(seed=3, number=60, vocab_size=N - 2, longest=12)  # two tokens are never seen
+DOCUMENTS = [*random_documents(seed=3, number=60, vocab_size=N - 2, longest=12), []]  # two tokens are never seen
 NEW = [*random_documents(seed=4, number=12, vocab_size=N, longest=12), [N - 1], [1, 3, 1, 1, 4, 5]]  # 1 is <unk>
 WORDS = Tokenizer("\n".join(f"w{i}" for i in range(2, N)).encode(), "words")
 ORDERS = [(1, True), (2, False), (3, True), (5, False)]

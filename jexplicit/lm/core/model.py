@@ -309,7 +309,7 @@ def logits(tables: Sequence[Float[Array, "N N"]], x: Integer[Array, " K"]) -> Fl
 def context_of(history: Integer[Any, "*M W"], K: int) -> Integer[Any, "*M K"]:
     """The part of histories in the same document, of NumPy or JAX."""
     xp, nearest = history.__array_namespace__(), history[..., :K]
-    return xp.where(xp.cumulative_sum((nearest == PAD) | (nearest == NO_TOKEN), axis=-1) > 0, PAD, nearest)
+    return xp.where(xp.cumulative_sum(nearest == PAD, axis=-1) > 0, PAD, nearest)  # there is one before any NO_TOKEN
 
 
 class Past(NamedTuple):
