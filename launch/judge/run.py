@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from jexplicit.data.inputs import MinimalPair, read_pairs
+from jexplicit.lm.checkpoints import TextModel
 from jexplicit.lm.core.names import label
 from jexplicit.lm.evaluation import judgement, preferences
-from jexplicit.lm.text_model import TextModel
 from jexplicit.runs.progress import stage
 from launch.judge.config import Config
 from launch.kit.experiment import Experiment, Part, RunFolder

@@ -17,7 +17,7 @@ from jexplicit.runs.files import keep_compiled
 from jexplicit.runs.progress import console
 
 if TYPE_CHECKING:
-    from jexplicit.lm.text_model import TextModel
+    from jexplicit.lm.checkpoints import TextModel
 
 
 @dataclass(frozen=True)

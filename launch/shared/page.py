@@ -16,8 +16,8 @@ from jexplicit.runs.files import write_whole
 from launch.shared.flags import visible
 
 if TYPE_CHECKING:
+    from jexplicit.lm.checkpoints import TextModel
     from jexplicit.lm.core.model import EncodedText
-    from jexplicit.lm.text_model import TextModel
 
 _alternatives, _digits, _most_tokens = 10, 6, 4000
 

@@ -19,7 +19,7 @@ from jexplicit.counts.pairs import count_sparse
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.attribution import explain
-from jexplicit.lm.checkpoints import export_model, import_model, load_model, save_run_model, save_tokenizer
+from jexplicit.lm.checkpoints import TextModel, export_model, import_model, load_model, save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel, histories, read_text
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.evaluation import evaluate, log_distributions, score
@@ -27,7 +27,6 @@ from jexplicit.lm.fits.fit import METHODS, fit_model
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.reading import init, read
 from jexplicit.lm.rows import network_model
-from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from jexplicit.nn.sequences import Transformer

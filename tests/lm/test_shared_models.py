@@ -12,8 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 import jexplicit
 from jexplicit.lm import model_files
-from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
-from jexplicit.lm.text_model import TextModel, model_card
+from jexplicit.lm.checkpoints import TextModel, model_card, save_run_model, save_tokenizer
 
 TEXTS = ["the cat sat", "the dog sat", "a cat ran"]
 

@@ -19,6 +19,7 @@ import numpy as np
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.corpora import Corpus, Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
+from jexplicit.lm.checkpoints import TextModel
 from jexplicit.lm.core.model import LanguageModel, draw_sample, logits, token_model
 from jexplicit.lm.core.names import Features, History, Method
 from jexplicit.lm.counted.contexts import window_of
@@ -34,7 +35,6 @@ from jexplicit.lm.rows import (
     unigram_model,
     with_targets,
 )
-from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch
 from jexplicit.runs.bounds import PositiveInt, find_bounds, is_of
 from jexplicit.runs.checks import check_seed

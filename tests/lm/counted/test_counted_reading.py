@@ -16,7 +16,7 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import MinimalPair
 from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm.attribution import account, divide, explain
-from jexplicit.lm.checkpoints import import_model
+from jexplicit.lm.checkpoints import TextModel, import_model
 from jexplicit.lm.core.model import draw_sample, read_text, token_model
 from jexplicit.lm.counted import reading
 from jexplicit.lm.counted.contexts import Context, Text
@@ -27,7 +27,6 @@ from jexplicit.lm.evaluation import document_losses, evaluate, log_distributions
 from jexplicit.lm.generation import generate, generate_text, next_token
 from jexplicit.lm.model_files import read_model_file, save_model
 from jexplicit.lm.reading import expect, init, load_state, predict, read, save_state
-from jexplicit.lm.text_model import TextModel
 
 ATOL = 2e-3
 
