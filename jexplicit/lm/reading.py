@@ -1,10 +1,8 @@
-"""Reading a text piece by piece, with an explicit state.
+"""Reading a text piece by piece, with an explicit state, by any language model.
 
     state = init(model)
     log_p, state = read(model, state, tokens)        # of each token, given all that was read before
     np.exp(predict(model, state))                    # the next token
-
-Any language model can be read so. That of a counted model goes on counting; one that does not count has the text as its state.
 """
 
 import os
