@@ -1,8 +1,10 @@
-"""Reading a text piece by piece, with an explicit state, by any language model.
+"""Reading a text piece by piece, with an explicit state.
 
     state = init(model)
     log_p, state = read(model, state, tokens)        # of each token, given all that was read before
     np.exp(predict(model, state))                    # the next token
+
+Any language model can be read so; one that does not count has the text as its state.
 """
 
 import os
