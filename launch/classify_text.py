@@ -72,7 +72,7 @@ def measure(
 def _read_labelled(paths: Sequence[str], field: str, label: str) -> tuple[list[str], np.ndarray]:
     """The texts of records and their labels, none of them empty."""
     records = [record for path in list_files(paths) for record in file_records(path, [field, label])]
-    found = [(record.text(field), "" if (y := record.value(label)) is None else str(y)) for record in records]
+    found = [(record.text_in(field), "" if (y := record.value(label)) is None else str(y)) for record in records]
     for record, pair in zip(records, found, strict=True):
         if not all(map(str.strip, pair)):
             place = f"{record.file}, line {record.line}"

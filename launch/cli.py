@@ -37,7 +37,6 @@ COMMANDS = {
     "bench": Entry("launch.bench", "compare speed with named peers"),
     "data": Entry("launch.data", "check a folder of data against the files of the results"),
     "harness": Entry("launch.harness.__main__", "lm-evaluation-harness with models of this project"),
-    "cache": Entry("launch.cache", "list or clear the cache of tokenised texts and compiled functions"),
 }
 _help = """usage: jexplicit [-h] [--version] COMMAND ...
 

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from jexplicit.data.corpora import Document, check_reading, locate_documents, text_sizes
-from jexplicit.data.inputs import Record, expand_paths
+from jexplicit.data.inputs import expand_paths
 from jexplicit.runs.bounds import PositiveFloat, refuses
 from jexplicit.runs.files import local_path, write_whole
 from jexplicit.runs.progress import console, json_line, show, stage
@@ -74,7 +74,7 @@ def run(config: Config) -> dict[str, Any]:
         write_kept(local_path(config.kept, "--kept"), kept, "\n" if config.documents == "line" else "\n\n")
     for n, (document, (ids, log_p)) in enumerate(zip(documents, scores, strict=True)):
         place = {"file": document.file} if len(set(config.text)) > 1 or len(files) > 1 else {}
-        place |= {"line": document.line} | ({} if config.id_field is None else {"id": _id_of(document, config.id_field)})
+        place |= {"line": document.line} | ({} if config.id_field is None else {"id": document.value(config.id_field)})
         passed = {name: value for name, value in (document.fields or {}).items() if config.keep_fields}
         place = {name: value for name, value in passed.items() if not (config.no_text and name == config.field)} | place
         pieces, numbers = [saved.tokenizer.piece(int(i)) for i in ids], [round(float(p), 6) for p in log_p]
@@ -122,10 +122,6 @@ def read_documents(config: Config) -> Iterator[Document]:
             yield from locate_documents("standard input", content=sys.stdin.buffer.read(), **reading)
         for file in expand_paths(path) if path != _stdin else ():
             yield from locate_documents(file, **reading)
-
-
-def _id_of(document: Document, field: str) -> Any:
-    return Record(document.line, document.fields or {}, document.file).value(field)
 
 
 def write_kept(path: Path, documents: Sequence[Document], between: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from jexplicit.data.corpora import Corpus, read_corpus, sample_documents, text_sizes
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
-from jexplicit.runs.files import check_writable, local_path, parse_json, write_json, write_whole
+from jexplicit.runs.files import check_writable, local_path, parse_json, write_json
 from jexplicit.runs.progress import console, si_format, stage
 from launch.kit.command import Preset, entry_point
 from launch.shared.flags import Text, check_text
@@ -113,7 +113,7 @@ def tokenizer_in(config: Source, corpus: Corpus) -> "tuple[Tokenizer, int]":
     with stage(f"training the tokenizer on {si_format(len(sample))} documents"):
         tokenizer = make_tokenizer(config.tokenizer, sample, config.vocab_size)
     write_json(out / "config.json", {**settings, "train_documents": documents})
-    write_whole(out / "tokenizer.model", lambda file: file.write(tokenizer.file_content()))
+    tokenizer.save(out / "tokenizer.model")
     return tokenizer, documents
 
 

@@ -12,7 +12,7 @@
 # With N GPUs on a node add --gres=gpu:N --ntasks-per-node=N, a process for each: JAX gives a process one GPU.
 #   sbatch --gres=gpu:8 --ntasks-per-node=8 --cpus-per-task=8 launch/slurm.sh --corpus shards:/shared/text --out /shared/run
 # Put --out and the shards on a file system shared by all nodes.
-# A job that was preempted or ran out of time continues from its saved partial counts: submit it again unchanged.
+# A job that was preempted or ran out of time continues after its finished counts and rows: submit it again unchanged.
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-.}"
 srun --kill-on-bad-exit=1 "${PYTHON:-.venv/bin/python}" -m launch.lm "$@" --coordinator auto --resume

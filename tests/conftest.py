@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["JEXPLICIT_COMPILED_LIMIT"] = "0"  # no command under test writes what it compiles into the user's cache
 # XLA's older code for fused loops, a module at a time, compiles small functions twice as fast; processes inherit it
 os.environ["XLA_FLAGS"] = " ".join(
     [

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jexplicit.data.shards import write_stream
+from jexplicit.data.shards import read_shards, write_index, write_shard
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -15,8 +15,15 @@ def idx_bytes(array: np.ndarray) -> bytes:
 
 def shards_of(folder, documents, *, vocab_size: int, shard_tokens: int = 30):
     """Token ids of documents as checked shards."""
-    own = [(np.array([*document, 0]), 1) for document in documents]
-    return write_stream(folder, lambda done: own[done:], vocab_size=vocab_size, shard_tokens=shard_tokens)
+    files = [[0]]
+    for document in documents:
+        if len(files[-1]) >= shard_tokens:
+            files.append([])
+        files[-1] += [*document, 0]
+    dtype = np.min_scalar_type(vocab_size - 1)
+    shards = [write_shard(folder, n, np.array(tokens, dtype), documents=tokens.count(0)) for n, tokens in enumerate(files)]
+    write_index(folder, shards, vocab_size=vocab_size)
+    return read_shards(folder)
 
 
 def put(path: Path, data: str | bytes = "") -> Path:

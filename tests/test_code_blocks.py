@@ -111,7 +111,7 @@ def read_invocation(line: str, *, whole: bool) -> Iterator[Invocation]:
         yield Invocation(name, list(arguments), whole and left == words[:end], **redirected)
 
 
-QUICK = ("sample", "score", "next", "explain", "export", "compare", "classify", "cache")
+QUICK = ("sample", "score", "next", "explain", "export", "compare", "classify")
 MADE = {f"commands/{name}.md": name for name in cli.COMMANDS}  # the docstrings of commands
 WITH_CODE = [page for page, path in PAGES.items() if re.search(r"```(python|sh)$", read_page(path), re.M)]
 CHOSEN = {"WHAT": "objectives", "NAME": "tiny"}  # words in capitals where a name is chosen; "2" elsewhere, a file and a number
@@ -181,7 +181,6 @@ def shown(tmp_path_factory):
         Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(folder / name)
     with pytest.MonkeyPatch.context() as patch, plain_jax():
         patch.chdir(folder)
-        patch.setenv("JEXPLICIT_CACHE_DIR", str(folder / "cache"))
         for line in COMMANDS.strip().splitlines():
             name, *arguments = line.split()
             assert run_command(name, [*arguments], patch) == 0, line
@@ -193,7 +192,6 @@ def shown(tmp_path_factory):
 @pytest.mark.parametrize("page", [*WITH_CODE, *(page for page, name in MADE.items() if name in QUICK)])
 def test_the_blocks_of_a_page_run(page, shown, tmp_path, monkeypatch):
     monkeypatch.chdir(shutil.copytree(shown, tmp_path / "shown"))
-    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "shown" / "cache"))
     monkeypatch.setattr("pydoc_data.topics.topics", SHORT)
     module = types.ModuleType("page_" + re.sub(r"\W", "_", page))
     monkeypatch.setitem(sys.modules, module.__name__, module)

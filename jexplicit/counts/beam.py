@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jexplicit.counts.pairs import SparseCounter
-from jexplicit.counts.tables import SparseCounts, merge_counts, write_table, write_tables_index
+from jexplicit.counts.pairs import window_pairs
+from jexplicit.counts.tables import SparseCounts, merge_counts, sum_tables, write_table, write_tables_index
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import Documents, is_dev
 from jexplicit.data.shards import Shard, write_index, write_shard
@@ -48,14 +48,15 @@ def cut_part(part: Part, lengths: Mapping[int, int]) -> list[Part]:
 def tokenise_part(part: Part, tokenizer: Tokenizer, out: str | os.PathLike, K: int) -> tuple[str, Shard, SparseCounts]:
     """Write a part as a shard; one of train is counted."""
     pieces, documents = [encode_documents(tokenizer, [])[part.number > 0 :]], 0  # `<pad>` before the first document
-    counter = SparseCounter(K, tokenizer.vocab_size)
     for tokens, n in encode_batches(tokenizer, part.documents):
         pieces.append(tokens)
         documents += n
-        if part.split == "train":
-            counter.add(np.concatenate([np.full(K, PAD, tokens.dtype), tokens]))
     shard = write_shard(Path(out, part.split), part.number, np.concatenate(pieces), documents=documents)
-    return part.split, shard, counter.tables() if part.split == "train" else ()
+    if part.split != "train":
+        return part.split, shard, ()
+    first = np.full(K, PAD, pieces[0].dtype)  # context of a batch, whose documents are whole
+    batches = (np.concatenate([first, tokens]) for tokens in pieces[1:])
+    return part.split, shard, sum_tables(window_pairs(window, K, tokenizer.vocab_size) for window in batches)
 
 
 def write_stream_index(folder: str | os.PathLike, shards: Iterable[Shard], tokenizer: Tokenizer) -> None:

@@ -1,14 +1,11 @@
 """Co-occurrence counts F(H, Y) = HᵀY (paper, Eq. 2), in one pass.
 
 Token features are one-hot, so `HᵀY` is a table of pair counts: `C_k[j, i]` positions have target i and token j at offset k.
-They are integers and all that a fit needs. A pair's id `j * N + i` is added into a donated table; devices and processes count
-their own parts and meet in ONE reduction at the end. For large vocabularies a block of pairs becomes a sparse table of SciPy.
-
-Contexts of several tokens are counted by one sort: a position is one integer, its ids as digits and its target the last.
+A pair's id `j * N + i` is added into a donated table; devices and processes count their own parts and meet in ONE reduction at
+the end. For large vocabularies a block of pairs becomes a sparse table of SciPy. Contexts of several tokens are sorted rows.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,15 +18,24 @@ from scipy.sparse import csr_array
 from jexplicit.counts.tables import (
     INT32_CELLS,
     Counts,
-    MergeTree,
-    Saving,
     SparseCounts,
     add_tables,
-    feed,
     merge_counts,
     sparse_table,
+    sum_tables,
+    windows,
 )
-from jexplicit.data.contexts import Stream, check_radius, check_token_ids, context_columns
+from jexplicit.data.contexts import (
+    Stream,
+    check_radius,
+    check_token_ids,
+    context_columns,
+    distinct_rows,
+    quotient_and_rest,
+    tally,
+)
+from jexplicit.data.shards import Shards
+from jexplicit.data.tokenizers import Progress
 from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import (
     AXIS,
@@ -40,8 +46,6 @@ from jexplicit.runs.devices import (
     part_of_process,
     sum_over_processes,
 )
-
-_largest = 2**63 - 1
 
 
 class ContextLevel(NamedTuple):
@@ -85,7 +89,7 @@ def count_contexts(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], 
         ([3, 5], [1, 2])
     """
     N = vocab_size
-    (number, *longer), y, n = distinct_positions(X, Y, N)
+    (number, *longer, y), n = distinct_rows([*X.T, Y], N)
     begins = np.concatenate([[True], number[1:] != number[:-1]])
     contexts, start = [np.arange(N)], starts_of(number, N)
     for c in longer:
@@ -116,53 +120,10 @@ def starts_of(numbers: np.ndarray, n: int) -> np.ndarray:
     return start
 
 
-def tally(keys: Integer[np.ndarray, " M"]) -> tuple[Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
-    """The different keys in order with their counts; keys are sorted in place."""
-    keys.sort()
-    first = np.flatnonzero(np.concatenate([np.ones(min(len(keys), 1), bool), keys[1:] != keys[:-1]]))
-    n = np.full(len(first), len(keys), np.int32)
-    n[:-1] = first[1:]
-    n -= first.astype(np.int32)
-    return keys[first], n
-
-
 def sum_runs(values: np.ndarray, start: Int[np.ndarray, " C_plus_1"]) -> np.ndarray:
     """`sum_e values[e]` over start[c] <= e < start[c + 1], for many short runs."""
     until = np.concatenate([[0], np.cumsum(values)])
     return until[start[1:]] - until[start[:-1]]
-
-
-def quotient_and_rest(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Quotient and remainder; NumPy's own take ten times as long."""
-    quotient = keys // size
-    rest = quotient * size
-    return quotient, np.subtract(keys, rest, out=rest)
-
-
-def distinct_positions(
-    X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], N: int
-) -> tuple[list[Integer[np.ndarray, " E"]], Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
-    """The different (ids, target) in their order, and how often each occurs."""
-    key, bound, steps = X[:, 0].astype(np.int64), N, []
-    for digit in (*X.T[1:], Y):
-        if bound * N > _largest:  # the key would grow too large: its values are numbered
-            values, key = np.unique(key, return_inverse=True)
-            steps.append(values)
-            bound = len(values)
-        key *= N
-        key += digit
-        bound *= N
-        steps.append(None)
-    key, n = tally(key)
-    digits: list[np.ndarray] = []
-    for step in reversed(steps):
-        if step is not None:
-            key = step[key]
-        else:
-            key, digit = quotient_and_rest(key, N)
-            digits.append(digit.astype(np.min_scalar_type(N)))
-    *ids, y = key, *reversed(digits)
-    return ids, y, n
 
 
 _chunk_positions = 1 << 18  # on a CPU; amortises the dispatch, and the block (0.5 MB of uint16) still fits the L2 cache
@@ -178,13 +139,12 @@ def count(
     vocab_size: int,
     mesh: Mesh | None = None,
     chunk: int | None = None,
-    saving: Saving | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Counts:
     """Counts of every target with the token k places before, k = 1..radius.
 
-    `C_k[j, i] = sum_m [x_{m-k} = j] [x_m = i]`, the ends of documents (i = PAD) included. Chunk size, number of devices,
-    number of processes and interruptions change the speed, never a count.
+    `C_k[j, i] = sum_m [x_{m-k} = j] [x_m = i]`, the ends of documents (i = PAD) included. Chunk size, devices and processes
+    change the speed, never a count.
 
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`, best in the smallest unsigned type: an array, a memory map, or
@@ -192,7 +152,6 @@ def count(
         radius, vocab_size: K, the largest offset in tokens, and N, the number of token ids.
         mesh: devices of this process to share its part of the work; default, all accelerators, or one CPU.
         chunk: positions that one device counts per step; default, 2^18 on a CPU and 2^22 elsewhere.
-        saving: where partial counts are saved, from which a killed pass continues; default, nowhere.
         progress: called with (positions done, positions in all), of this process, after every step.
 
     Returns:
@@ -208,76 +167,46 @@ def count(
 
     Source: paper, Eq. 2 and Sec. 3.1.
     """
-    first, last = part_of_process(1, len(stream))
-    counter = DenseCounter(radius, vocab_size, mesh=mesh, chunk=chunk, positions=last - first)
-    feed(counter, stream, first, last, saving=saving, progress=progress)
-    return sum_over_processes(counter.tables())
+    K, N, mesh = radius, vocab_size, mesh or default_mesh()
+    check_radius(K)
+    if N * N > INT32_CELLS - 1:
+        remedy = f"use a vocabulary of at most {int(np.sqrt(INT32_CELLS - 1))}"
+        raise ValueError(f"vocabulary {N}: a dense table has {N * N} cells, and their ids overflow int32; {remedy}")
+    chunk = (_chunk_positions if on_cpu(mesh) else _chunk_elsewhere) if chunk is None else chunk
+    if chunk < 1:
+        raise ValueError(f"chunk of {chunk} positions: count at least one position per step")
+    check_memory(mesh, 4 * K * N * N, "tables of counts")
+    first, last = _own_part(stream, K)
+    each = max(_least_chunk, -(-(last - first) // mesh.size))
+    chunk = min(chunk, 1 << (each - 1).bit_length())  # few sizes are compiled
+    D, span, sharding = mesh.size, chunk * mesh.size, NamedSharding(mesh, PartitionSpec(AXIS))
+    total: list[np.ndarray] = [np.zeros((N, N), np.int32)] * K * (first == last)  # on the host
+    tables: list[jax.Array] = []  # on devices
+    counted, unmerged = None, 0
+    for window in windows(stream, first, last, radius=K, span=span, progress=progress):
+        check_token_ids(window, N)
+        if unmerged + span >= INT32_CELLS:  # no cell can have passed 2^31 yet
+            total, unmerged = _merged(total, tables, N), 0
+        if not tables:  # flat: with an axis of devices a TPU would copy them
+            tables = [jnp.zeros(D * N**2, jnp.int32, device=sharding) for _ in range(K)]
+        padded = np.pad(window, (0, span + K - len(window)))  # a block of K + chunk tokens for each device
+        blocks = np.stack([padded[start : start + K + chunk] for start in range(0, span, chunk)])
+        lengths = np.clip(len(window) - K - chunk * np.arange(D), 0, chunk).astype(np.int32)
+        placed = jax.device_put((blocks, lengths), sharding)
+        before = counted
+        [*tables], counted = counting_step(mesh, K, N)(tuple(tables), *placed)
+        jax.block_until_ready(before)  # the window before: more than two at a time would fill the memory
+        unmerged += span
+    return sum_over_processes(tuple(_merged(total, tables, N)))
 
 
-class DenseCounter:
-    """Adds windows of a stream into tables on devices; options of `count`.
-
-    span: preferred number of positions per `add`, those that the devices count in one step.
-    positions: how many there are in all, if known: a short stream gets smaller chunks.
-    """
-
-    def __init__(
-        self, radius: int, vocab_size: int, *, mesh: Mesh | None = None, chunk: int | None = None, positions: int | None = None
-    ):
-        N, K = vocab_size, radius
-        check_radius(K)
-        if N * N > INT32_CELLS - 1:
-            remedy = f"use a vocabulary of at most {int(np.sqrt(INT32_CELLS - 1))}"
-            raise ValueError(f"vocabulary {N}: a dense table has {N * N} cells, and their ids overflow int32; {remedy}")
-        self.radius, self.vocab_size, self._mesh = K, N, mesh or default_mesh()
-        if chunk is None:
-            chunk = _chunk_positions if on_cpu(self._mesh) else _chunk_elsewhere
-        if chunk < 1:
-            raise ValueError(f"chunk of {chunk} positions: count at least one position per step")
-        each = max(_least_chunk, -(-(positions or 0) // self._mesh.size))
-        self._chunk = chunk if positions is None else min(chunk, 1 << (each - 1).bit_length())  # few sizes are compiled
-        self.span = self._chunk * self._mesh.size
-        check_memory(self._mesh, 4 * K * N * N, "tables of counts")
-        self._total: Counts = ()  # on the host, of what is no longer in the devices' tables
-        self._tables: tuple[jax.Array, ...] = ()
-        self._counted: jax.Array | None = None  # there once the devices have counted the last window
-        self._unmerged = 0
-
-    def add(self, window: np.ndarray) -> None:
-        """Count the positions of `window[K:]` while the devices work."""
-        check_token_ids(window, self.vocab_size)
-        if self._unmerged + self.span >= INT32_CELLS:  # no cell can have passed 2^31 yet
-            self._merge()
-        K, D, sharding = self.radius, self._mesh.size, NamedSharding(self._mesh, PartitionSpec(AXIS))
-        if not self._tables:  # flat: with an axis of devices a TPU would copy them
-            self._tables = tuple(jnp.zeros(D * self.vocab_size**2, jnp.int32, device=sharding) for _ in range(K))
-        padded = np.pad(window, (0, self.span + K - len(window)))  # a block of K + chunk tokens for each device
-        blocks = np.stack([padded[start : start + K + self._chunk] for start in range(0, self.span, self._chunk)])
-        lengths = np.clip(len(window) - K - self._chunk * np.arange(D), 0, self._chunk).astype(np.int32)
-        step = counting_step(self._mesh, self.radius, self.vocab_size)
-        self._tables, counted = step(self._tables, jax.device_put(blocks, sharding), jax.device_put(lengths, sharding))
-        jax.block_until_ready(self._counted)  # of the window before: more than two at a time would fill the memory
-        self._counted = counted
-        self._unmerged += self.span
-
-    def tables(self) -> Counts:
-        """The counts so far, in host memory."""
-        self._merge()
-        N = self.vocab_size
-        return self._total or tuple(np.zeros((N, N), np.int32) for _ in range(self.radius))
-
-    def restore(self, tables: Counts) -> None:
-        """Continue from the tables of another counter."""
-        self._total = tables
-
-    def _merge(self) -> None:
-        """The devices' tables added to the host's, offset by offset."""
-        new, old, merged = list(self._tables), list(self._total), []
-        self._tables, self._total = (), ()
-        while new:
-            counted = _reduce(new.pop(0), self.vocab_size)
-            merged.append(add_tables(old.pop(0), counted) if old else counted)
-        self._total, self._unmerged = (*merged, *old), 0
+def _merged(total: list[np.ndarray], tables: list[jax.Array], N: int) -> list[np.ndarray]:
+    """The devices' tables added to the host's, offset by offset; both lists end empty."""
+    merged = []
+    while tables:
+        counted = _reduce(tables.pop(0), N)
+        merged.append(add_tables(total.pop(0), counted) if total else counted)
+    return merged + total
 
 
 def counted_radius(counts: Counts | SparseCounts, radius: int | None) -> int:
@@ -295,6 +224,14 @@ def counted_radius(counts: Counts | SparseCounts, radius: int | None) -> int:
         if C.shape != (C.shape[0],) * 2 or C.min() < 0 or (C.dtype.kind == "f" and (C % 1).any()):
             raise ValueError(f"counts {C.shape} from {C.min()} to {C.max()}: pass tables [N, N] of whole numbers of at least 0")
     return K
+
+
+def _own_part(stream: Stream, K: int) -> tuple[int, int]:
+    """The targets first .. last - 1 of this process, in verified files."""
+    first, last = part_of_process(1, len(stream))
+    if isinstance(stream, Shards):
+        stream.verify(max(first - K, 0), last)
+    return first, last
 
 
 @functools.cache
@@ -325,63 +262,33 @@ def _sum_devices(table: jax.Array, cells: int) -> jax.Array:
     return table.reshape(-1, cells).sum(axis=0, dtype=jnp.int32)
 
 
-class SparseCounter:
-    """Counts by window; options of `count`."""
-
-    def __init__(self, radius: int, vocab_size: int):
-        check_radius(radius)
-        if not 1 <= vocab_size <= 2**31:
-            raise ValueError(f"vocabulary {vocab_size}: sparse counts take token ids below 2^31; use 1 <= N <= 2^31")
-        self.radius, self.vocab_size, self.span = radius, vocab_size, _block_positions
-        self._trees = [MergeTree(vocab_size) for _ in range(radius)]
-
-    def add(self, window: np.ndarray) -> None:
-        """Count the targets `window[K:]` with the K tokens before each."""
-        K, N = self.radius, self.vocab_size
-        window = np.asarray(window)
-        if window.ndim != 1 or not np.issubdtype(window.dtype, np.integer) or len(window) < K:
-            found = f"a {window.dtype} window of shape {window.shape}"
-            raise ValueError(f"{found}: pass one axis of integers, K = {K} context tokens before the targets")
-        check_token_ids(window, N)
-        for start in range(0, len(window) - K, _block_positions):
-            part = window[start : start + K + _block_positions]
-            i = part[K:]
-            for tree, j in zip(self._trees, context_columns(part, K), strict=True):
-                C = csr_array((np.ones(len(i), np.int32), (j, i)), shape=(N, N))
-                C.sum_duplicates()
-                tree.add(C)
-
-    def tables(self) -> SparseCounts:
-        """C_1 .. C_K of all windows so far; counting may go on afterwards."""
-        return tuple(tree.total() for tree in self._trees)
-
-    def restore(self, tables: SparseCounts) -> None:
-        """Continue from the tables of another counter."""
-        for tree, C in zip(self._trees, tables, strict=True):
-            tree.add(C)
+def window_pairs(window: np.ndarray, radius: int, vocab_size: int) -> SparseCounts:
+    """Sparse tables of the targets `window[K:]` with the K tokens before each."""
+    check_token_ids(window, N := vocab_size)
+    tables = []
+    for j in context_columns(window, radius):
+        C = csr_array((np.ones(len(j), np.int32), (j, window[radius:])), shape=(N, N))
+        C.sum_duplicates()
+        tables.append(C)
+    return tuple(tables)
 
 
-def count_sparse(
-    stream: Stream,
-    *,
-    radius: int,
-    vocab_size: int,
-    saving: Saving | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> SparseCounts:
+def count_sparse(stream: Stream, *, radius: int, vocab_size: int, progress: Progress | None = None) -> SparseCounts:
     """The counts of `count` as sparse tables, for vocabularies that no dense table holds.
 
     >>> C, = count_sparse(np.array([0, 1, 2, 0, 1, 0], np.uint8), radius=1, vocab_size=3)
     >>> C.nnz, C[0, 1].item()
     (4, 2)
     """
-    counter = SparseCounter(radius, vocab_size)
-    first, last = part_of_process(1, len(stream))
-    feed(counter, stream, first, last, saving=saving, progress=progress)
-    counts = counter.tables()
+    check_radius(radius)
+    if not 1 <= (N := vocab_size) <= 2**31:
+        raise ValueError(f"vocabulary {N}: sparse counts take token ids below 2^31; use 1 <= N <= 2^31")
+    parts = windows(stream, *_own_part(stream, radius), radius=radius, span=_block_positions, progress=progress)
+    counts = sum_tables(window_pairs(window, radius, N) for window in parts)
+    counts = counts or (csr_array((N, N), dtype=np.int32),) * radius
     if jax.process_count() == 1:
         return counts
-    merged, N = (), vocab_size
+    merged = ()
     for C in counts:  # of all processes, one below the other, in each of them
         cells, columns = gather_over_processes(C.data.astype(np.int64)), gather_over_processes(C.indices)
         in_rows = gather_over_processes(np.diff(C.indptr).astype(np.int64))

@@ -1,20 +1,18 @@
 """Token stream -> context windows (paper, Sec. 3.1.2), and documents held out of it.
 
-A corpus is one array of token ids, with a single `<pad>` before, between and after its documents::
-
-    <pad> d_1 <pad> d_2 <pad> ... <pad> d_n <pad>
-
-The `<pad>` at the end of a document is also the start of the next one, so that no array of document starts is needed: the k-th
-context token of a position is the token k positions back, or `<pad>` if a nearer context token is `<pad>`. A position whose
-*target* is `<pad>` is the end of a document; it is a prediction only if document ends are modelled (`eos`).
+A corpus is one array of token ids, `<pad> d_1 <pad> d_2 <pad> ... <pad> d_n <pad>`. The `<pad>` at the end of a document also
+begins the next one: the k-th context token of a position is the token k positions back, or `<pad>` if a nearer one is `<pad>`.
+A position whose target is `<pad>` ends a document; it is a prediction only if document ends are modelled (`eos`).
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int, Integer
 
 PAD = 0
+_largest = 2**63 - 1  # of a key
 
 
 @runtime_checkable
@@ -107,19 +105,52 @@ def distinct_contexts(
 
     times: [M] multiplicity of each row of X; default, 1. ordered: whether the order of the tokens matters (not for Sum).
     """
-    X = X if ordered else np.sort(X, axis=1)
-    N = int(X.max(initial=0)) + 1
-    key, bound = np.zeros(len(X), np.int64), 1
-    for column in X.T:
-        if bound * N >= 2**63:  # too many possible contexts for one integer: renumber those that occur
-            key, bound = np.unique(key, return_inverse=True)[1].astype(np.int64), len(X)
-        key, bound = key * N + column.astype(np.int64), bound * N
+    columns, n = distinct_rows(list((X if ordered else np.sort(X, axis=1)).T), int(X.max(initial=0)) + 1, times)
+    return np.stack(columns, axis=1).astype(X.dtype, copy=False), n.astype(np.int64)
+
+
+def distinct_rows(
+    columns: Sequence[Integer[np.ndarray, " M"]], N: int, times: Integer[np.ndarray, " M"] | None = None
+) -> tuple[list[Integer[np.ndarray, " u"]], Int[np.ndarray, " u"]]:
+    """The distinct rows of columns of ids below N, sorted, and their counts.
+
+    A row is one integer, whose digits are its ids; where it would grow too large, the values so far are numbered.
+    """
+    key, bound, numbered = columns[0].astype(np.int64), N, []
+    for column in columns[1:]:
+        values = None
+        if bound * N > _largest:
+            values, key = np.unique(key, return_inverse=True)
+            bound = len(values)
+        key *= N
+        np.add(key, column, out=key, dtype=np.int64, casting="unsafe")  # also of unsigned integers
+        bound *= N
+        numbered.append(values)
     if times is None:
-        _, first, n = np.unique(key, return_index=True, return_counts=True)
+        key, n = tally(key)
     else:
-        _, first, which = np.unique(key, return_index=True, return_inverse=True)
-        n = np.bincount(which, times, minlength=len(first)).astype(np.int64)
-    return X[first], n
+        key, place = np.unique(key, return_inverse=True)
+        n = np.bincount(place, times, minlength=len(key)).astype(np.int64)
+    found = []
+    for values in reversed(numbered):
+        key, digit = quotient_and_rest(key, N)
+        found.append(digit.astype(np.min_scalar_type(N)))
+        key = key if values is None else values[key]
+    return [key, *reversed(found)], n
+
+
+def tally(keys: Integer[np.ndarray, " M"]) -> tuple[Integer[np.ndarray, " E"], Int[np.ndarray, " E"]]:
+    """The different keys in order with their counts; keys are sorted in place."""
+    keys.sort()
+    first = np.flatnonzero(np.concatenate([np.ones(min(len(keys), 1), bool), keys[1:] != keys[:-1]]))
+    return keys[first], np.diff(first, append=len(keys)).astype(np.int32)
+
+
+def quotient_and_rest(keys: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Quotient and remainder; NumPy's own take ten times as long."""
+    quotient = keys // size
+    rest = quotient * size
+    return quotient, np.subtract(keys, rest, out=rest)
 
 
 def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: int = 100) -> tuple[np.ndarray, np.ndarray]:

@@ -1,18 +1,17 @@
 """A corpus: train and dev documents, read lazily, their splits and sources.
 
-Contexts do not cross the boundaries of documents, such as lines of a text file or docstrings. The documents of a corpus are an
-iterable of strings that can be iterated repeatedly: a list in memory, or `Documents`, which are read again every time. Sources
-are text files, data sets of TensorFlow Datasets (by random access without TensorFlow; offline, TFDS retries for minutes, so
-likely failures are checked first), and the documentation of the Python standard library.
+Contexts do not cross documents, such as lines of a text file or docstrings. Documents are an iterable of strings that can be
+iterated repeatedly: a list, or `Documents`, which are read again every time. Sources are text files, TensorFlow Datasets (by
+random access without TensorFlow), and the documentation of the Python standard library.
 """
 
 import ast
 import contextlib
 import functools
+import gc
 import hashlib
 import heapq
 import importlib.util
-import json
 import logging
 import os
 import platform
@@ -22,25 +21,15 @@ import socket
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
-from jexplicit.data.inputs import (
-    Paths,
-    check_field,
-    file_lines,
-    file_records,
-    file_stamp,
-    kind_of,
-    list_files,
-    named_field,
-    path_list,
-)
-from jexplicit.runs.files import cache_folder, local_path, mark_used, write_whole
+from jexplicit.data.inputs import Document, Paths, file_lines, file_records, file_stamp, kind_of, list_files, path_list
+from jexplicit.runs.files import local_path
 
 T = TypeVar("T")
 D = TypeVar("D", bound=Iterable[str], covariant=True)
@@ -75,11 +64,9 @@ class Corpus(Generic[D]):
         digest = hashlib.sha256()
         for part in (self.train, self.dev):
             documents = list(part)
-            digest.update(f"{len(documents)} documents\n".encode())
-            for document in documents:
-                data = document.encode("utf-8", "surrogatepass")
-                digest.update(b"%d bytes\n" % len(data))
-                digest.update(data)
+            digest.update(b"%d documents\n" % len(documents))
+            for data in (document.encode("utf-8", "surrogatepass") for document in documents):
+                digest.update(b"%d bytes\n%b" % (len(data), data))
         return digest.hexdigest()
 
     @property
@@ -122,9 +109,8 @@ def iterate_split(documents: Iterable[T], *, dev: bool, every: int = 10, block: 
     if len(first) < 2:
         remedy = "use a text of 2 or more documents (lines, if not said otherwise), or give dev text as well"
         raise ValueError(f"{len(first)} document(s) cannot be split into train and dev: {remedy}")
-    for index, document in enumerate(chain(first, documents)):
-        if is_dev(index, len(first), every=every, block=block) == dev:
-            yield document
+    numbered = enumerate(chain(first, documents))
+    return (document for m, document in numbered if is_dev(m, len(first), every=every, block=block) == dev)
 
 
 def split_at_end(documents: Iterable[str], *, dev: bool, share: float = 0.1) -> Iterator[str]:
@@ -141,11 +127,6 @@ def split_at_end(documents: Iterable[str], *, dev: bool, share: float = 0.1) -> 
 
 
 Split = Literal["blocks", "end"]
-
-
-def _lazy_split(documents: Iterable[str], split: Split = "blocks") -> tuple[Documents, Documents]:
-    cut = iterate_split if split == "blocks" else split_at_end
-    return Documents(cut, documents, dev=False), Documents(cut, documents, dev=True)
 
 
 def split_in_three(documents: Sequence[T], *, seed: int = 0) -> tuple[list[T], list[T], list[T]]:
@@ -167,16 +148,12 @@ def sample_documents(
     """A uniform sample of `size` documents in order, and their total number."""
     if size < 1:
         raise ValueError(f"a sample of {size} documents: draw at least 1")
-    rng, seen = random.Random(seed), 0
-
-    def drawn() -> Iterator[tuple[float, int, str]]:
-        nonlocal seen
-        for seen, document in enumerate(documents, 1):  # noqa: B020
-            if progress and seen % 10_000 == 0:
-                progress(seen)
-            yield rng.random(), seen, document
-
-    kept = heapq.nsmallest(size, drawn())  # the smallest of uniform numbers are at uniform places
+    rng, kept, seen = random.Random(seed), [], 0  # the smallest of uniform numbers are at uniform places
+    for seen, document in enumerate(documents, 1):  # noqa: B007
+        drawn = -rng.random(), seen, document
+        _ = heapq.heappush(kept, drawn) if len(kept) < size else heapq.heappushpop(kept, drawn)
+        if progress and seen % 10_000 == 0:
+            progress(seen)
     return [document for _, _, document in sorted(kept, key=lambda one: one[1])], seen
 
 
@@ -204,12 +181,11 @@ def text_sizes(documents: Iterable[str]) -> TextSizes:
 
 def overlap(dev: Iterable[str], train: Iterable[str]) -> Overlap:
     """Shares of dev whose documents occur in train, for any white space."""
-    words = [(document, " ".join(document.split())) for document in dev]
-    wanted = {key for _, key in words}
+    words = [(" ".join(document.split()), _bytes(document)) for document in dev]
+    wanted = {key for key, _ in words}
     found = {key for document in train if (key := " ".join(document.split())) in wanted}
-    sizes = [(_bytes(document), key in found) for document, key in words]
-    repeated, in_all = [size for size, twice in sizes if twice], sum(size for size, _ in sizes)
-    return Overlap(len(repeated) / max(len(sizes), 1), sum(repeated) / max(in_all, 1))
+    repeated, in_all = [size for key, size in words if key in found], sum(size for _, size in words)
+    return Overlap(len(repeated) / max(len(words), 1), sum(repeated) / max(in_all, 1))
 
 
 def _bytes(document: str) -> int:
@@ -228,7 +204,10 @@ def text_corpus(
     check_reading([*train_files, *dev_files], field=field, documents=documents)
     reading: dict[str, Any] = {"field": field, "documents": documents}
     whole = Documents(files_documents, train_files, **reading)
-    parts = (whole, Documents(files_documents, dev_files, **reading)) if dev_files else _lazy_split(whole, split)
+    cut = iterate_split if split == "blocks" else split_at_end
+    parts = Documents(cut, whole, dev=False), Documents(cut, whole, dev=True)
+    if dev_files:
+        parts = whole, Documents(files_documents, dev_files, **reading)
     stamps = {"train_files": list(map(file_stamp, train_files)), "dev_files": list(map(file_stamp, dev_files))}
     return Corpus(", ".join(path_list(train)), *parts, {**stamps, **reading, "split": split})
 
@@ -252,7 +231,10 @@ def check_reading(files: Sequence[str], *, field: str | None, documents: str) ->
         raise ValueError(f"documents {documents!r}: choose one of {', '.join(get_args(Unit))}")
     records = [file for file in files if kind_of(file) != "text"]
     for file in records:
-        check_field(file, field)
+        first = next(file_records(file, [] if field is None else [field]), None)
+        if first is None:
+            raise ValueError(f"{file} holds no text: take it out, or check how it was written")
+        first.text_in(field)
     other = [file for file in sorted(set(files) - set(records)) if not _plain_name.search(file.lower())]
     if records and other:
         raise ValueError(f"{other[0]} is no file of records: name those only, such as *.jsonl, or name plain text .txt")
@@ -275,15 +257,6 @@ def files_documents(files: Iterable[str], **reading: Any) -> Iterator[str]:
     return (document.text for file in files for document in locate_documents(file, **reading))
 
 
-class Document(NamedTuple):
-    """A document with its file, its first line from 1, and its fields."""
-
-    text: str
-    file: str
-    line: int
-    fields: Mapping[str, Any] | None = None
-
-
 def locate_documents(
     path: str, *, field: str | None = None, documents: Unit = "line", every: bool = False, content: bytes | None = None
 ) -> Iterator[Document]:
@@ -295,10 +268,10 @@ def locate_documents(
     empty = True
     if kind_of(path) != "text" or (content is not None and field is not None):
         for record in file_records(path, None if field is None or every else [field], content=content):
-            text = record.text(named_field(path, record.fields, field))
+            text = record.text_in(field)
             if every or text.strip():
                 empty = False
-                yield Document(text if text.strip() else "", path, record.line, record.fields if every else None)
+                yield record._replace(text=text if text.strip() else "", fields=record.fields if every else None)
     else:
         for document in _plain_documents(file_lines(path, content=content), path, documents):
             empty = False
@@ -352,81 +325,70 @@ def prepared_builder(name: str, data_dir: str | os.PathLike | None, *, way_out: 
         raise ValueError(f"tfds:{name}: no {_info_file} there: name the folder of a data set that TFDS has prepared")
     home = local_path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets", "the folder of TFDS")
     folder = home / name.split("/")[0]
-    if not versions and not any(folder.rglob(_info_file)) and not _reachable(*_host):
-        raise ValueError(f"tfds:{name}: {_host[0]} cannot be reached, and {folder} holds no data set: {way_out}")
+    if not versions and not any(folder.rglob(_info_file)):
+        try:
+            socket.create_connection(_host, timeout=3.0).close()
+        except OSError as error:  # offline, TFDS would try again for minutes
+            raise ValueError(f"tfds:{name}: {_host[0]} cannot be reached, and {folder} holds no data set: {way_out}") from error
     import tensorflow_datasets as tfds  # pyright: ignore[reportMissingImports]
 
-    try:
+    with refuse_unreadable(name, way_out), contextlib.redirect_stdout(sys.stderr):  # for progress
         if versions:
             return tfds.builder_from_directory(versions[0])
         builder = tfds.builder(name, data_dir=data_dir and str(data_dir), file_format="array_record")
-        with contextlib.redirect_stdout(sys.stderr):  # for progress
-            builder.download_and_prepare()
-    except Exception as error:  # of TFDS, its readers or the network
-        raise unreadable(name, error, way_out=way_out) from error
-    return builder
+        builder.download_and_prepare()
+        return builder
 
 
-def unreadable(name: str, error: Exception, *, way_out: str) -> ValueError:
-    """The error of any failure while reading, with the remedy."""
-    return ValueError(f"tfds:{name} could not be read ({type(error).__name__}: {error}): {way_out}")
+@contextlib.contextmanager
+def refuse_unreadable(name: str, way_out: str) -> Iterator[None]:
+    """Raise any failure of TFDS or the network as a ValueError."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"tfds:{name} could not be read ({type(error).__name__}: {error}): {way_out}") from error
 
 
 def tfds_corpus(name: str, *, feature: str = "text", data_dir: str | os.PathLike | None = None) -> Corpus[Documents]:
     """A lazy TFDS text; dev is validation, test, or a part of train."""
-    info = prepared_builder(name, data_dir, way_out=_text_way_out).info
-    features, splits = list(info.features), list(info.splits)
+    builder = prepared_builder(name, data_dir, way_out=_text_way_out)
+    info, features, splits = builder.info, list(builder.info.features), list(builder.info.splits)
     if feature not in features:
         raise ValueError(f"tfds:{name} has no feature {feature!r}: name one of {', '.join(features)} (feature=NAME)")
     if "train" not in splits:
         raise ValueError(f"tfds:{name} has the splits {', '.join(splits)}, but no train: {_text_way_out}")
-    own = [
-        Documents(_tfds_documents, name, feature, data_dir, split)
-        for split in ("train", "validation", "test")
-        if split in splits
-    ]
+    names = [split for split in ("train", "validation", "test") if split in splits]
+    own = [Documents(_tfds_documents, builder, name, feature, split) for split in names]
     size = {split: int(about.num_bytes) for split, about in info.splits.items()}
-    train, dev = _lazy_split(own[0]) if len(own) == 1 else own[:2]
+    cut = [Documents(iterate_split, own[0], dev=dev) for dev in (False, True)]
+    train, dev = cut if len(own) == 1 else own[:2]
     return Corpus(f"tfds:{info.full_name}", train, dev, {"version": str(info.full_name), "bytes": size, "feature": feature})
 
 
-def _tfds_documents(name: str, feature: str, data_dir: str | os.PathLike | None, split: str) -> Iterator[str]:
+def _tfds_documents(builder: Any, name: str, feature: str, split: str) -> Iterator[str]:
     """The documents of a split that are not blank, read lazily."""
-    builder = prepared_builder(name, data_dir, way_out=_text_way_out)
-    try:
+    with refuse_unreadable(name, _text_way_out):
         rows = builder.as_data_source(split=split)
         for n in range(len(rows)):
             value = rows[n][feature]
             text = value.decode("utf-8") if isinstance(value, bytes) else str(value)
             if text.strip():
                 yield text
-    except Exception as error:
-        raise unreadable(name, error, way_out=_text_way_out) from error
-
-
-def _reachable(host: str, port: int, seconds: float = 3.0) -> bool:
-    try:
-        with socket.create_connection((host, port), timeout=seconds):
-            return True
-    except OSError:
-        return False
 
 
 # The documentation of Python
 
 _HasDocstring = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"})
-_LAYOUT = "1"  # increment if the same source files give other documents
 _SURROGATE = re.compile("[\ud800-\udfff]")  # a docstring may contain one alone, which UTF-8 cannot encode
 
 
-def docs_corpus(*, keep: bool = False) -> Corpus[list[str]]:
+def docs_corpus() -> Corpus[list[str]]:
     """Help topics and docstrings of the Python standard library, without duplicates.
 
-    A Python release determines the corpus (`about_corpus`). keep: cache it, as parsing takes 6 s of CPU time.
+    A Python release determines the corpus (`about_corpus`); parsing takes 2 s of CPU time.
     """
-    documents = _kept_documents() if keep else _standard_library_documents()
-    texts = (_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", document) for document in documents)
+    texts = (_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", document) for document in _standard_library_documents())
     return Corpus("docs", *split_documents(list(dict.fromkeys(text for text in texts if text.strip()))))
 
 
@@ -439,54 +401,37 @@ def about_corpus(name: str) -> str | None:
 def _standard_library_documents() -> tuple[str, ...]:
     from pydoc_data.topics import topics  # 0.7 MB of text, imported only if needed
 
-    documents, unreadable = [topics[name] for name in sorted(topics)], []
-    for path in _standard_library():
-        try:
-            documents += _file_docstrings(path)
-        except (OSError, SyntaxError, ValueError, RecursionError) as error:
-            unreadable.append(f"{path} ({error})")
+    root, documents, unreadable = Path(sysconfig.get_paths()["stdlib"]), [topics[name] for name in sorted(topics)], []
+    own = (path for path in root.rglob("*.py") if _SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts))
+    collecting = gc.isenabled()
+    gc.disable()  # trees have no cycles, and it would look at all objects of JAX
+    try:
+        for path in sorted(own):
+            try:
+                documents += _file_docstrings(path)
+            except (OSError, SyntaxError, ValueError, RecursionError) as error:
+                unreadable.append(f"{path} ({error})")
+    finally:
+        if collecting:
+            gc.enable()
     if unreadable:
         logger.warning("skipped %d source files that cannot be read, the first: %s", len(unreadable), unreadable[0])
     return tuple(documents)
 
 
-def _standard_library() -> list[Path]:
-    found = []
-    for place, folders, files in os.walk(sysconfig.get_paths()["stdlib"]):
-        folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS]
-        found += [Path(place, name) for name in files if name.endswith(".py")]
-    return sorted(found)
-
-
-def _kept_documents() -> tuple[str, ...]:
-    """The documents from the cache, if no source file has changed."""
-    about = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in _standard_library()]
-    key = hashlib.sha256(json.dumps([sys.version, _LAYOUT, *about]).encode()).hexdigest()
-    path = cache_folder() / key[:32] / "documents.json"
-    try:
-        documents = tuple(json.loads(path.read_text()))
-    except (OSError, ValueError):  # missing or damaged
-        documents = _standard_library_documents()
-        with contextlib.suppress(ValueError):  # unwritable cache: not used
-            write_whole(path, lambda file: file.write(json.dumps(documents).encode()))
-    mark_used(path.parent)
-    return documents
-
-
 def _file_docstrings(path: Path) -> list[str]:
+    """The docstrings of a module, its classes and functions, in their order."""
+
+    def docstrings(node: ast.AST) -> Iterator[str | None]:
+        if isinstance(node, _HasDocstring):
+            yield ast.get_docstring(node)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+                yield from docstrings(child)
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in other people's code
-        tree = ast.parse(path.read_bytes())
-    return [docstring for node in _definitions(tree) if (docstring := ast.get_docstring(node))]
-
-
-def _definitions(node: ast.AST) -> Iterator[_HasDocstring]:
-    """The module, classes and functions, in the order of the file."""
-    if isinstance(node, _HasDocstring):
-        yield node
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
-            yield from _definitions(child)
+        return list(filter(None, docstrings(ast.parse(path.read_bytes()))))
 
 
 def read_corpus(
@@ -499,11 +444,10 @@ def read_corpus(
     split: Split = "blocks",
     feature: str = "text",
     data_dir: str | os.PathLike | None = None,
-    keep: bool = False,
 ) -> Corpus:
     """The corpus of a name: `docs`, `text` or `tfds:NAME`.
 
-    train, dev, field, documents, split: of `text_corpus`. feature, data_dir: of TFDS. keep: of `docs_corpus`.
+    train, dev, field, documents, split: of `text_corpus`. feature, data_dir: of TFDS.
     """
     kind, _, of_tfds = name.partition(":")
     if kind == "tfds" and of_tfds:
@@ -512,4 +456,4 @@ def read_corpus(
         return text_corpus(train, dev, field=field, documents=documents, split=split)
     if name != "docs":
         raise ValueError(f"corpus {name!r}: choose docs or tfds:NAME, or name training files")
-    return docs_corpus(keep=keep)
+    return docs_corpus()

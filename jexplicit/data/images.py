@@ -17,10 +17,10 @@ import numpy as np
 from jaxtyping import Float, Integer, Num, UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from jexplicit.data.corpora import prepared_builder, unreadable
+from jexplicit.data.corpora import prepared_builder, refuse_unreadable
 from jexplicit.data.inputs import COMPRESSED, folder_files, input_head, is_left_out, open_input, read_input
 from jexplicit.runs.checks import check_labels_of
-from jexplicit.runs.files import local_path
+from jexplicit.runs.files import local_path, refuse_errors
 
 FILES = {"train_images": "train-images-idx3-ubyte", "train_labels": "train-labels-idx1-ubyte"}
 FILES |= {"test_images": "t10k-images-idx3-ubyte", "test_labels": "t10k-labels-idx1-ubyte"}
@@ -85,9 +85,14 @@ def read_images(
         >>> data.train_images.shape, data.test_images.shape, data.outputs
         ((1437, 8, 8), (360, 8, 8), 10)
     """
-    name = os.fspath(name)
+    name, root = os.fspath(name), os.environ.get("JEXPLICIT_DATA_DIR")
+    is_path = Path(name).name != name or name.endswith(".npz")
     made = name == "digits" or name.startswith("tfds:")
-    if resize is not None and (not 1 <= resize <= _largest_side or made or not local_path(_place(name, data_dir)).is_dir()):
+    if not (made or is_path or data_dir or root):
+        remedy = f"name that of its files, data_dir=DIR, or a folder that holds a folder {name} in JEXPLICIT_DATA_DIR"
+        raise ValueError(f"the data set {name} without a folder: {remedy}; the data set digits needs no files")
+    place = local_path(data_dir or (name if made or is_path else Path(root or "", name)))
+    if resize is not None and (made or not 1 <= resize <= _largest_side or not place.is_dir()):
         raise ValueError(f"resize={resize} for {name}: name a folder of images and a size of 1 to {_largest_side}, or none")
     if name == "digits" and data_dir is not None:
         raise ValueError(f"data_dir={data_dir} with the data set digits, which is embedded: name the data set of that folder")
@@ -97,11 +102,11 @@ def read_images(
         X, Y = (np.asarray(part).astype(np.uint8) for part in load_digits(return_X_y=True))
         X, m = X.reshape(-1, 8, 8), _train_digits
         images = Images("digits", X[:m], Y[:m], X[m:], Y[m:], levels=17)
-    elif name.startswith("tfds:"):
+    elif made:
         images = _tfds_images(name.removeprefix("tfds:"), data_dir)
     else:
-        named = Path(name).resolve().stem if data_dir is None and _is_path(name) else name
-        images = read_parts(_place(name, data_dir), resize, seed)._replace(name=named)
+        named = place.resolve().stem if data_dir is None and is_path else name
+        images = read_parts(place, resize, seed)._replace(name=named)
     if limit is not None:
         images = check_images(images)._replace(**{part: getattr(images, part)[:limit] for part in FILES})
     return check_images(images)
@@ -177,11 +182,25 @@ def read_parts(path: str | os.PathLike, resize: int | None = None, seed: int = 0
     """The data set in an .npz file, a folder of images, or idx files."""
     path = local_path(path)
     if path.suffix.lower() == ".npz":
-        return _read_npz(path)
-    idx = path.is_dir() and any(file.name.lower().startswith(tuple(FILES.values())) for file in path.iterdir())
-    if path.is_dir() and not idx and (resize or any(file.is_dir() for file in path.iterdir())):
+        arrays, remedy = _load(path), "save images as x_train and x_test, labels as y_train and y_test"
+        if missing := [key for key in KEYS.values() if key not in arrays]:
+            raise ValueError(f"{path} holds {', '.join(arrays) or 'no array'} and no {', '.join(missing)}: {remedy}")
+        found = ((_grey_bytes if key[0] == "x" else _label_bytes)(arrays[key], f"{path}: {key}") for key in KEYS.values())
+        return Images._make([path.stem, *found, 256, ()])
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    idx = any(file.name.lower().startswith(tuple(FILES.values())) for file in inside)
+    if inside and not idx and (resize or any(file.is_dir() for file in inside)):
         return _read_folders(path, resize, seed)
-    arrays = (read_idx(_idx_file(path, file), 3 if "images" in part else 1) for part, file in FILES.items())
+    arrays = []
+    for part, file in FILES.items():
+        names = (file, *(file + ending for ending in COMPRESSED))
+        own = next((own for own in inside if own.is_file() and own.name.lower() in names), None)
+        if own is None:
+            raise ValueError(
+                f"{path} holds neither {file} nor {file}.gz: put the four idx files there under their published names, or "
+                "images as train/LABEL/* and test/LABEL/*, or as LABEL/* alone, or name an .npz file"
+            )
+        arrays.append(read_idx(own, 3 if "images" in part else 1))
     return Images._make([path.name, *arrays, 256, ()])
 
 
@@ -233,16 +252,6 @@ def read_idx(path: str | os.PathLike, dimensions: int) -> UInt8[np.ndarray, "...
         what = "is truncated" if values < wanted or wanted < 0 else "has extra bytes"
         raise ValueError(f"{path} {what}: its header promises {shape} values and {max(values, 0)} follow; download it again")
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
-
-
-def _idx_file(folder: Path, file: str) -> Path:
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.is_file() and path.name.lower() in (file, *(file + ending for ending in COMPRESSED)):
-            return path
-    raise ValueError(
-        f"{folder} holds neither {file} nor {file}.gz: put the four idx files there under their published names, or images as "
-        "train/LABEL/* and test/LABEL/*, or as LABEL/* alone, or name an .npz file"
-    )
 
 
 # Images that Pillow reads
@@ -318,18 +327,6 @@ def _subfolders(folder: Path) -> list[str]:
     return sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)
 
 
-# NumPy
-
-
-def _read_npz(path: Path) -> Images:
-    """The arrays x_train, y_train, x_test and y_test of an .npz file."""
-    arrays, remedy = _load(path), "save images as x_train and x_test, labels as y_train and y_test"
-    if missing := [key for key in KEYS.values() if key not in arrays]:
-        raise ValueError(f"{path} holds {', '.join(arrays) or 'no array'} and no {', '.join(missing)}: {remedy}")
-    found = ((_grey_bytes if key[0] == "x" else _label_bytes)(arrays[key], f"{path}: {key}") for key in KEYS.values())
-    return Images._make([path.stem, *found, 256, ()])
-
-
 def _grey_bytes(X: np.ndarray, name: str, levels: int = 256) -> UInt8[np.ndarray, "M height width"]:
     """Images [M, height, width], or [M, height, width, 1], as bytes."""
     X = X[..., 0] if X.ndim == 4 and X.shape[-1] == 1 else X
@@ -361,42 +358,24 @@ def _images_in(path: Path, levels: int) -> np.ndarray:
 
 
 def _load(path: Path) -> dict[str, np.ndarray]:
-    with open_input(path) as file:  # whose own error names what is wrong with the path
-        try:
-            content: Any = np.load(file, allow_pickle=False)
-            arrays = {"": content} if isinstance(content, np.ndarray) else {key: content[key] for key in content.files}
-        except Exception as error:  # those of NumPy, tokenize, zipfile and zlib
-            raise ValueError(f"{path} cannot be read ({error}): write it again, with numbers only") from error
+    with open_input(path) as file, refuse_errors(f"{path} cannot be read", "write it again, with numbers only"):
+        content: Any = np.load(file, allow_pickle=False)
+        arrays = {"": content} if isinstance(content, np.ndarray) else {key: content[key] for key in content.files}
     if other := [key for key, array in arrays.items() if not isinstance(array, np.ndarray)]:
         raise ValueError(f"{path} holds {other[0]}, which is no array: write it again, np.savez(file, x_train=..., ...)")
     return arrays
-
-
-def _is_path(name: str) -> bool:
-    return Path(name).name != name or name.endswith(".npz")
-
-
-def _place(name: str, data_dir: str | os.PathLike | None) -> Path:
-    if data_dir is not None or _is_path(name):
-        return Path(data_dir or name)
-    if root := os.environ.get("JEXPLICIT_DATA_DIR"):
-        return Path(root) / name
-    remedy = f"name that of its files, data_dir=DIR, or a folder that holds a folder {name} in JEXPLICIT_DATA_DIR"
-    raise ValueError(f"the data set {name} without a folder: {remedy}; the data set digits needs no files")
 
 
 def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:
     """A TFDS set with `image` and `label`; colours are averaged to grey."""
     way_out = "download the idx files and use data_dir=DIR, or the data set digits, which is embedded"
     builder, arrays = prepared_builder(name, data_dir, way_out=way_out), []
-    try:
+    with refuse_unreadable(name, way_out):
         for part in ("train", "test"):
             rows = list(builder.as_data_source(split=part))
             arrays.append(np.stack([np.asarray(row["image"]) for row in rows]).mean(axis=-1).round())
             arrays.append(np.array([row["label"] for row in rows]))
         names = tuple(getattr(builder.info.features["label"], "names", None) or ())
-    except Exception as error:  # as in prepared_builder
-        raise unreadable(name, error, way_out=way_out) from error
     for x in arrays:
         if x.min() < 0 or x.max() >= 256:  # astype would wrap
             raise ValueError(f"grey levels or labels from {x.min()} to {x.max()}: only 0 .. 255 are supported")

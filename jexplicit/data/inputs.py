@@ -1,8 +1,8 @@
 """Opening inputs: files, compressed or not, pipes, and records with a text field.
 
-The kind of a file is determined by its name as given, in any case, and by its first bytes. Records (JSON, CSV, TSV, Parquet)
-are streamed, so that no file has to fit in memory, except a JSON array. The parsers are the strict ones: pandas would join
-`"a"b` to one value, take a missing field for an empty one, and name no line. Parquet needs pyarrow, the extra `parquet`.
+The name of a file as given, in any case, and its first bytes determine its kind. Records (JSON, CSV, TSV, Parquet) are
+streamed, except a JSON array. The parsers are strict: pandas would join `"a"b` to one value, take a missing field for an empty
+one, and name no line. Parquet needs pyarrow, the extra `parquet`.
 """
 
 import bz2
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from jexplicit.runs.files import parse_json
+from jexplicit.runs.files import parse_json, refuse_errors
 
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
 Kind = Literal["json", "csv", "tsv", "parquet", "text"]
@@ -48,6 +48,7 @@ _left_out = (  # written beside the files of a folder by Spark and Hadoop, macOS
     *("_SUCCESS", "_committed_", "_started_", "_metadata", "_common_metadata", "_temporary", "_delta_log", "_spark_metadata"),
     *("__MACOSX", "Thumbs.db", "desktop.ini", "."),
 )
+_AGAIN = "compress or download it again"
 _damaged = (OSError, EOFError, zlib.error, lzma.LZMAError)
 _json_start = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{\s*\"")
 
@@ -71,48 +72,37 @@ def is_compressed(path: str) -> bool:
     return not is_pipe(path) and _head(path).startswith(tuple(_openers))
 
 
-def is_pipe(path: str) -> bool:
-    """Whether a path is neither a regular file nor a folder, such as /dev/stdin."""
-    return is_input(path) and not os.path.isfile(path)
-
-
 def is_input(path: str | os.PathLike) -> bool:
     """Whether a path is a file or a pipe."""
     return os.path.exists(path) and not os.path.isdir(path)
 
 
+def is_pipe(path: str) -> bool:
+    """Whether a path is neither a regular file nor a folder, such as /dev/stdin."""
+    return is_input(path) and not os.path.isfile(path)
+
+
 def open_input(path: str | os.PathLike, content: bytes | None = None) -> io.BufferedIOBase:
     """The decompressed bytes of a file; `content`: of standard input."""
     path = str(path)
-    try:
+    with refuse_errors(f"{path} cannot be read", "check the path and its permissions", OSError):
         content = pipe_bytes(path) if content is None and is_pipe(path) else content
-        head = _head(path) if content is None else content[:6]
-        source = path if content is None else io.BytesIO(content)
+        head, source = (_head(path), path) if content is None else (content[:6], io.BytesIO(content))
         opener = next((opener for magic, opener in _openers.items() if head.startswith(magic)), None)
         if opener is None and path.lower().endswith(COMPRESSED):
-            raise _not_whole(path, f"it begins with {head!r}")
+            raise ValueError(f"{_not_whole(path)} (it begins with {head!r}): {_AGAIN}")
         return opener(source) if opener else open(path, "rb") if content is None else io.BytesIO(content)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}): check the path and its permissions") from error
 
 
 def read_input(path: str | os.PathLike, size: int = -1, *, content: bytes | None = None) -> bytes:
     """The content of an input, or its first bytes."""
-    with open_input(path, content) as file, _refuse_damaged(path):
+    with open_input(path, content) as file, refuse_errors(_not_whole(path), _AGAIN, *_damaged):
         return file.read(size)
 
 
 def input_head(path: str | os.PathLike, content: bytes | None = None) -> bytes:
     """The first bytes of an input, at most 512."""
     return read_input(path, 512, content=content)
-
-
-@contextlib.contextmanager
-def _refuse_damaged(path: str | os.PathLike) -> Iterator[None]:
-    try:
-        yield
-    except _damaged as error:
-        raise _not_whole(str(path), error) from error
 
 
 def refuse_other_formats(path: str | os.PathLike, head: bytes) -> None:
@@ -129,7 +119,7 @@ def file_lines(path: str, *, content: bytes | None = None) -> Iterator[str]:
     """Lines of a UTF-8 file with their ends."""
     refuse_other_formats(path, input_head(path, content))
     start = 0
-    with open_input(path, content) as file, _refuse_damaged(path):
+    with open_input(path, content) as file, refuse_errors(_not_whole(path), _AGAIN, *_damaged):
         for line in file:
             if (zero := line.find(b"\0")) >= 0:
                 raise ValueError(f"{path} is a binary file (NUL at byte {start + zero}): give plain text in UTF-8")
@@ -151,7 +141,16 @@ def expand_paths(paths: Paths) -> list[str]:
     """The files of paths, globs and folders, as named and as often."""
     if not path_list(paths):
         raise ValueError("no text file given: name one or more files, globs or folders")
-    files = [file for path in path_list(paths) for file in _expand(path)]
+    files = []
+    for path in path_list(paths):
+        found = [path]
+        if not os.path.exists(path):  # before the glob: a file may be named notes[1].txt
+            if not glob.has_magic(path):
+                raise ValueError(f"no such file: {path!r}: check the path (it is read from {os.getcwd()!r})")
+            found = [match for match in sorted(glob.glob(path, recursive=True)) if not is_left_out(match)]
+            if not found:
+                raise ValueError(f"no file matches {path!r}: check the folder and the pattern")
+        files += [file for match in found for file in (folder_files(match) if os.path.isdir(match) else [match])]
     for file in files:
         try:
             file.encode()
@@ -184,9 +183,9 @@ def _head(path: str) -> bytes:
         return file.read(6)
 
 
-def _not_whole(path: str, why: object) -> ValueError:
+def _not_whole(path: str | os.PathLike) -> str:
     kind = {".gz": "gzip ", ".bz2": "bzip2 ", ".xz": "xz ", ".zst": "zstd "}.get(os.path.splitext(path)[1].lower(), "")
-    return ValueError(f"{path} is not a whole {kind}file ({why}): compress or download it again")
+    return f"{path} is not a whole {kind}file"
 
 
 def _open_zstd(source: Any) -> io.BufferedIOBase:
@@ -198,19 +197,6 @@ def _open_zstd(source: Any) -> io.BufferedIOBase:
 
 
 _openers: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open, b"\x28\xb5\x2f\xfd": _open_zstd}
-
-
-def _expand(path: str) -> list[str]:
-    if os.path.isdir(path):
-        return folder_files(path)
-    if os.path.exists(path):  # before the glob: a file may be named notes[1].txt
-        return [path]
-    if not glob.has_magic(path):
-        raise ValueError(f"no such file: {path!r}: check the path (it is read from {os.getcwd()!r})")
-    matches = [match for match in sorted(glob.glob(path, recursive=True)) if not is_left_out(match)]
-    if not matches:
-        raise ValueError(f"no file matches {path!r}: check the folder and the pattern")
-    return [file for match in matches for file in (folder_files(match) if os.path.isdir(match) else [match])]
 
 
 def folder_files(folder: str | os.PathLike) -> list[str]:
@@ -232,21 +218,25 @@ def is_left_out(path: str | os.PathLike) -> bool:
     return os.path.basename(path).startswith(_left_out)
 
 
-class Record(NamedTuple):
-    """The fields of a record, its first line from 1, and its file."""
+class Document(NamedTuple):
+    """A document with its file, its first line from 1, and its fields."""
 
+    text: str
+    file: str
     line: int
-    fields: Mapping[str, Any]
-    file: str = ""
+    fields: Mapping[str, Any] | None = None
 
     def value(self, field: str) -> Any:
         """The value of a field."""
-        if field not in self.fields:
+        if field not in (self.fields or {}):
             raise ValueError(f"{self._place} has no field {field!r}: {self._remedy}")
-        return self.fields[field]
+        return (self.fields or {})[field]
 
-    def text(self, field: str) -> str:
-        """The text in a field; a missing value is empty."""
+    def text_in(self, field: str | None) -> str:
+        """The text in a field, which records need; a missing value is empty."""
+        if field is None:
+            names = ", ".join(self.fields or {})
+            raise ValueError(f"{self.file} has the fields {names}: name the one that holds the text, field=NAME")
         value = self.value(field)
         if value is not None and not isinstance(value, str):
             found = f"{type(value).__name__} {str(value)[:40]!r}"
@@ -259,10 +249,10 @@ class Record(NamedTuple):
 
     @property
     def _remedy(self) -> str:
-        return f"it has {', '.join(map(repr, self.fields)) or 'none'}; name one that every record has as `field`"
+        return f"it has {', '.join(map(repr, self.fields or {})) or 'none'}; name one that every record has as `field`"
 
 
-def file_records(path: str, fields: Iterable[str] | None = None, *, content: bytes | None = None) -> Iterator[Record]:
+def file_records(path: str, fields: Iterable[str] | None = None, *, content: bytes | None = None) -> Iterator[Document]:
     """The records of a file, in order; content: JSON lines of standard input.
 
     JSON has objects in lines, or in one array; a table has a header, `.csv` with commas, semicolons, tabs or bars, `.tsv`
@@ -274,43 +264,24 @@ def file_records(path: str, fields: Iterable[str] | None = None, *, content: byt
     return _table_records(path, kind) if kind in ("csv", "tsv") else _json_records(file_lines(path, content=content), path)
 
 
-def check_field(path: str, field: str | None) -> None:
-    """Refuse a file of records without a given field."""
-    first = next(file_records(path, [] if field is None else [field]), None)
-    if first is None:
-        raise ValueError(f"{path} holds no text: take it out, or check how it was written")
-    first.text(named_field(path, first.fields, field))
-
-
-def named_field(path: str, fields: Iterable[str], field: str | None) -> str:
-    """The field of the text, which records need."""
-    if field is None:
-        raise ValueError(f"{path} has the fields {', '.join(fields)}: name the one that holds the text, field=NAME")
-    return field
-
-
-def _json_records(lines: Iterator[str], name: str) -> Iterator[Record]:
+def _json_records(lines: Iterator[str], name: str) -> Iterator[Document]:
     """The records of JSON lines, or of one array of objects."""
     array = None
     for n, line in ((n, line) for n, line in enumerate(lines, 1) if line.strip()):
         array = array is None and line.lstrip().startswith("[")  # of the first line
-        found = _parsed(line + "".join(lines) if array else line, name, n)
+        try:
+            found = parse_json(line + "".join(lines) if array else line)
+        except ValueError as error:
+            n += getattr(error, "lineno", 1) - 1
+            raise ValueError(f"{name}, line {n}, is not JSON ({error}): write one object per line") from error
         for m, fields in enumerate(found, 1) if array else [(n, found)]:
             if not isinstance(fields, dict):
                 what = type(fields).__name__
                 raise ValueError(f"{name}, line {m}, is not a JSON object but a {what}: write one object per line")
-            yield Record(m, fields, name)
+            yield Document("", name, m, fields)
 
 
-def _parsed(text: str, name: str, n: int) -> Any:
-    try:
-        return parse_json(text)
-    except ValueError as error:
-        n += getattr(error, "lineno", 1) - 1
-        raise ValueError(f"{name}, line {n}, is not JSON ({error}): write one object per line") from error
-
-
-def _table_records(path: str, kind: str) -> Iterator[Record]:
+def _table_records(path: str, kind: str) -> Iterator[Document]:
     csv.field_size_limit(sys.maxsize)  # a document may be long
     lines = file_lines(path)
     head = next((line for line in lines if line.strip()), "")
@@ -330,13 +301,13 @@ def _table_records(path: str, kind: str) -> Iterator[Record]:
                     f"{style['delimiter']!r}; quote values that contain it or a line break"
                 )
             elif row:
-                yield Record(line, dict(zip(names, row, strict=True)), path)
+                yield Document("", path, line, dict(zip(names, row, strict=True)))
             line = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(f"{path}, line {line}, cannot be read as a table ({error}): check how it was written") from error
 
 
-def _parquet_records(path: str, fields: Iterable[str] | None) -> Iterator[Record]:
+def _parquet_records(path: str, fields: Iterable[str] | None) -> Iterator[Document]:
     if importlib.util.find_spec("pyarrow") is None:
         raise ValueError(f"{path} needs pyarrow: pip install 'jexplicit[parquet]', or write it as .jsonl")
     import pyarrow
@@ -351,7 +322,7 @@ def _parquet_records(path: str, fields: Iterable[str] | None) -> Iterator[Record
             columns = None if fields is None else [name for name in dict.fromkeys(fields) if name in names]
             for batch in file.iter_batches(1024, columns=columns):
                 for row in batch.to_pylist():
-                    yield Record(n := n + 1, row if row else dict.fromkeys(names), path)
+                    yield Document("", path, n := n + 1, row if row else dict.fromkeys(names))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}, after row {n}: text that is not UTF-8 ({error}): write the column again") from error
     except (pyarrow.ArrowException, ValueError, ArithmeticError, *_damaged) as error:
@@ -379,16 +350,14 @@ def read_pairs(paths: Paths) -> list[MinimalPair]:
     for path in list_files(paths):
         before, name = len(pairs), Path(path).name.partition(".")[0]
         for record in file_records(path):
-            found = record.fields
-            good, bad = (found.get(key) for key in ("sentence_good", "sentence_bad"))
+            good, bad = ((record.fields or {}).get(key) for key in ("sentence_good", "sentence_bad"))
             if not (isinstance(good, str) and isinstance(bad, str) and good.strip() and bad.strip()):
                 remedy = 'give lines such as {"sentence_good": "he runs", "sentence_bad": "he run"}'
                 place = f"{path}, line {record.line}"
                 raise ValueError(f"{place}, is not a minimal pair (a sentence is missing or empty): {remedy}")
-            field = str(found.get("field") or "").replace(
-                "/", "_"
-            )  # BLiMP has syntax/semantics and syntax_semantics, one field
-            pairs.append(MinimalPair(good, bad, str(found.get("UID") or name), field, str(found.get("linguistics_term") or "")))
+            about = {key: str((record.fields or {}).get(key) or "") for key in ("UID", "field", "linguistics_term")}
+            field = about["field"].replace("/", "_")  # BLiMP has syntax/semantics and syntax_semantics, one field
+            pairs.append(MinimalPair(good, bad, about["UID"] or name, field, about["linguistics_term"]))
         if len(pairs) == before:
             raise ValueError(f"{path} has no pair: give JSON lines with sentence_good and sentence_bad")
     return pairs

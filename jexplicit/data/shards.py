@@ -1,52 +1,59 @@
-"""A token stream in files, tokenised once: shards, read in windows, or the cache.
+"""A token stream in files, tokenised once: shards, which are read in windows.
 
 The concatenated files of a folder are the stream `<pad> d_1 <pad> ... d_n <pad>`, in the smallest unsigned integer type for the
-vocabulary, little-endian. `index.json` lists them with the number of tokens and a checksum of each. Files begin at documents,
-so each is read and checked independently. An entry of the cache is a folder named by the hash of what determines its content.
+vocabulary, little-endian. `index.json` lists them with tokens and a checksum of each. A file begins at a document.
 """
 
-import functools
 import hashlib
 import json
-import logging
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import sentencepiece
 
-from jexplicit.data.contexts import PAD, Stream, check_stream, check_token_ids
+from jexplicit.data.contexts import PAD, Stream
 from jexplicit.data.corpora import Corpus, Overlap, TextSizes, overlap, text_sizes
-from jexplicit.data.tokenizers import (
-    KINDS,
-    Progress,
-    Tokenizer,
-    encode_batches,
-    encode_documents,
-    make_tokenizer,
-    open_tokenizer,
-)
-from jexplicit.runs.files import (
-    cache_folder,
-    cache_limit,
-    file_inside,
-    local_path,
-    mark_used,
-    parse_json,
-    write_json,
-    write_whole,
-)
+from jexplicit.data.tokenizers import Progress, Tokenizer, encode_batches, encode_documents, make_tokenizer
+from jexplicit.runs.files import file_inside, local_path, parse_json, refuse_errors, write_json, write_whole
 
-_INDEX, _SIZES = "index.json", "sizes.json"
-_LAYOUT = 1
+_INDEX, _SIZES, _LAYOUT = "index.json", "sizes.json", 1
+_AGAIN, _damaged = "write the shards again", (OSError, ValueError, KeyError, TypeError, AttributeError)
 _shard_tokens = 1 << 26  # 128 MB of uint16
-_block = 1 << 24  # bytes checked at a time
+_block = 1 << 24  # tokens looked at together
+
+
+class TokenizedCorpus(NamedTuple):
+    """A tokenizer, and token streams of train and dev.
+
+    dev_sizes: sizes of the dev text; dev_in_train: overlap of dev with train; None if unknown.
+    """
+
+    tokenizer: Tokenizer
+    train: Stream
+    dev: np.ndarray
+    dev_sizes: TextSizes | None = None
+    dev_in_train: Overlap | None = None
+
+
+def tokenize_corpus(
+    corpus: Corpus[list[str]],
+    tokenizer: str | os.PathLike | Tokenizer,
+    vocab_size: int | None = None,
+    *,
+    progress: Progress | None = None,
+) -> TokenizedCorpus:
+    """The streams of a corpus; `tokenizer`: a kind to train, or one."""
+    tokenizer, M = make_tokenizer(tokenizer, corpus.train, vocab_size), len(corpus.train)
+    told, in_all = progress or (lambda done, total: None), M + len(corpus.dev)
+    train = encode_documents(tokenizer, corpus.train, progress=lambda done, _: told(done, in_all))
+    dev = encode_documents(tokenizer, corpus.dev, progress=lambda done, _: told(M + done, in_all))
+    return TokenizedCorpus(tokenizer, train, dev, text_sizes(corpus.dev), overlap(corpus.dev, corpus.train))
 
 
 class Shard(NamedTuple):
@@ -96,14 +103,12 @@ class Shards:
     def verify(self, first: int = 0, last: int | None = None) -> None:
         """Compare the files of tokens first .. last - 1 with their checksums."""
         for _, shard in self._overlapping(first, len(self) if last is None else last):
-            path, crc = self.folder / shard.file, 0
-            with _opened(path) as file:
-                while block := file.read(_block):
-                    crc = zlib.crc32(block, crc)
+            crc = 0
+            for start in range(0, shard.tokens, _block):
+                crc = zlib.crc32(_little_endian(self._read(shard, start, start + _block)).data, crc)
             if crc != shard.crc32:
-                raise ValueError(
-                    f"shard {path} is damaged (CRC-32 {crc:08x}, written {shard.crc32:08x}): write the shards again"
-                )
+                path, found = self.folder / shard.file, f"CRC-32 {crc:08x}, written {shard.crc32:08x}"
+                raise ValueError(f"shard {path} is damaged ({found}): {_AGAIN}")
 
     def _overlapping(self, first: int, last: int) -> list[tuple[int, Shard]]:
         """The shards of tokens first .. last - 1, with first positions."""
@@ -113,13 +118,12 @@ class Shards:
 
     def _read(self, shard: Shard, first: int, last: int) -> np.ndarray:
         """A copy, as a resident memory map would count as memory of the process."""
-        path, size = self.folder / shard.file, self.dtype.itemsize
-        last = min(last, shard.tokens)
-        with _opened(path) as file:
-            file.seek(first * size)
+        path, last = self.folder / shard.file, min(last, shard.tokens)
+        with refuse_errors(f"shard {path} cannot be read", _AGAIN, OSError), open(path, "rb") as file:
+            file.seek(first * self.dtype.itemsize)
             tokens = np.fromfile(file, self.dtype.newbyteorder("<"), last - first)
         if len(tokens) != last - first:
-            raise ValueError(f"shard {path} ends after {first + len(tokens)} of {shard.tokens} tokens: write the shards again")
+            raise ValueError(f"shard {path} ends after {first + len(tokens)} of {shard.tokens} tokens: {_AGAIN}")
         return tokens.astype(self.dtype, copy=False)
 
 
@@ -135,70 +139,47 @@ def write_shards(
 
     Documents in shards of a killed run are skipped, so their order must be the same. progress: (documents done, -1).
     """
-
-    def rest(done: int) -> Iterator[tuple[np.ndarray, int]]:
-        for tokens, n in encode_batches(tokenizer, islice(documents, done, None)):
-            yield tokens, n
-            done += n
-            if progress:
-                progress(done, -1)
-
-    sizes = {"vocab_size": tokenizer.vocab_size, "shard_tokens": shard_tokens}
-    return write_stream(folder, rest, tokenizer=tokenizer.sha256, **sizes)
-
-
-def write_stream(
-    folder: str | os.PathLike,
-    rest: Callable[[int], Iterable[tuple[np.ndarray, int]]],
-    *,
-    vocab_size: int,
-    tokenizer: str = "",
-    shard_tokens: int = _shard_tokens,
-) -> Shards:
-    """Write a stream in shards, or the rest of an interrupted one.
-
-    rest: how many documents finished shards hold -> the others, as tokens, each document followed by `<pad>`, with how many
-        documents these are.
-    """
-    folder, dtype, shards = local_path(folder), np.dtype(np.min_scalar_type(vocab_size - 1)), []
-    if (found := _read_index(folder)) is not None:
-        if (found["vocab_size"], found["tokenizer"]) != (vocab_size, tokenizer):
-            raise ValueError(f"{folder} holds shards of another tokenizer or vocabulary: choose another folder")
-        if found["complete"]:
-            return read_shards(folder)
-        shards = list(found["shards"])
-        _check_sizes(folder, shards, dtype)  # before hours of work
-    parts, documents = ([] if shards else [np.array([PAD], dtype)]), 0  # of the shard that is open
-    index = functools.partial(write_index, folder, shards, vocab_size=vocab_size, tokenizer=tokenizer)
+    folder, dtype = local_path(folder), np.dtype(np.min_scalar_type(tokenizer.vocab_size - 1))
+    about: Any = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.sha256}
+    found = _read_index(folder) or {**about, "complete": False, "shards": ()}
+    if (found["vocab_size"], found["tokenizer"]) != tuple(about.values()):
+        raise ValueError(f"{folder} holds shards of another tokenizer or vocabulary: choose another folder")
+    if found["complete"]:
+        return read_shards(folder)
+    shards = list(found["shards"])
+    _check_sizes(folder, shards, dtype)  # before hours of work
+    parts, held, done = ([] if shards else [np.array([PAD], dtype)]), 0, sum(shard.documents for shard in shards)
 
     def flush() -> None:
-        shards.append(write_shard(folder, len(shards), np.concatenate(parts), documents=documents))
-        index(complete=False)
-        parts.clear()
+        shards.append(write_shard(folder, len(shards), np.concatenate(parts), documents=held))
+        write_index(folder, shards, complete=False, **about)
 
-    for tokens, n in rest(sum(shard.documents for shard in shards)):
-        if len(tokens) and tokens[-1] != PAD:
-            raise ValueError(f"documents that end in token {tokens[-1]}: end each in <pad> ({PAD})")
-        check_token_ids(tokens, vocab_size)
-        parts.append(tokens.astype(dtype, copy=False))
-        documents += n
+    for tokens, n in encode_batches(tokenizer, islice(documents, done, None)):
+        parts.append(tokens)
+        held, done = held + n, done + n
         if sum(map(len, parts)) >= shard_tokens:
             flush()
-            documents = 0
+            parts, held = [], 0
+        if progress:
+            progress(done, -1)
     if sum(map(len, parts)) + sum(shard.tokens for shard in shards) < 3:
         raise ValueError(f"no token for {folder}: give documents that hold text")
     if any(map(len, parts)):
         flush()
-    index(complete=True)
+    write_index(folder, shards, **about)
     return read_shards(folder)
 
 
 def write_shard(folder: str | os.PathLike, number: int, tokens: np.ndarray, *, documents: int) -> Shard:
     """Write one file of a stream atomically: whole documents, each with its `<pad>`."""
-    data = (tokens.byteswap() if sys.byteorder == "big" else tokens).tobytes()
+    data = _little_endian(tokens).tobytes()
     shard = Shard(f"{number:05}.tokens", len(tokens), documents, zlib.crc32(data))
     write_whole(local_path(folder) / shard.file, lambda file: file.write(data))
     return shard
+
+
+def _little_endian(tokens: np.ndarray) -> np.ndarray:
+    return tokens.byteswap() if sys.byteorder == "big" else tokens
 
 
 def write_index(
@@ -231,10 +212,8 @@ def write_sizes(folder: Path, sizes: TextSizes) -> None:
 def read_sizes(folder: Path) -> TextSizes | None:
     """The sizes of a text in shards, or None if they were not written."""
     path = local_path(folder) / _SIZES
-    try:
+    with refuse_errors(f"{path} is damaged", f"delete it, or {_AGAIN}", OSError, ValueError, TypeError):
         return TextSizes(**parse_json(path.read_bytes())) if path.exists() else None
-    except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it, or write the shards again") from error
 
 
 def count_tokens(stream: Stream) -> int:
@@ -247,7 +226,7 @@ def _read_index(folder: Path) -> dict[str, Any] | None:
     path = folder / _INDEX
     if not path.exists():
         return None
-    try:
+    with refuse_errors(f"index {path} is damaged or of another version", _AGAIN, *_damaged):
         index = parse_json(path.read_bytes())
         if index.pop("crc32") != _crc32_of(index):
             raise ValueError("its checksum is another")
@@ -256,8 +235,6 @@ def _read_index(folder: Path) -> dict[str, Any] | None:
         whole = all(isinstance(n, int) and 0 <= n < 1 << 63 for n in numbers) and isinstance(index["tokenizer"], str)
         if index["layout"] != _LAYOUT or not whole:
             raise ValueError(f"layout {index['layout']}, or numbers and names of other types")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"index {path} is damaged or of another version ({error}): write the shards again") from error
     for shard in shards:
         file_inside(folder, shard.file, path)
     return {**index, "shards": shards, "complete": index.get("complete") is True}
@@ -272,101 +249,4 @@ def _check_sizes(folder: Path, shards: Iterable[Shard], dtype: np.dtype) -> None
         path, size = folder / shard.file, shard.tokens * dtype.itemsize
         if not path.is_file() or path.stat().st_size != size:
             found = f"{path.stat().st_size} bytes" if path.is_file() else "missing"
-            raise ValueError(f"shard {path}: {found}, and the index says {size} bytes; write the shards again")
-
-
-def _opened(path: Path):
-    try:
-        return open(path, "rb")
-    except OSError as error:
-        raise ValueError(f"shard {path} cannot be read ({error.strerror}): write the shards again") from error
-
-
-# The cache
-
-logger = logging.getLogger(__name__)
-
-_CACHE_LAYOUT = "4"  # increment if the same corpus gives another tokenizer or other streams
-_FILES = "tokenizer.model", "train.npy", "dev.npy", "dev.json"
-
-
-class TokenizedCorpus(NamedTuple):
-    """A tokenizer trained on a corpus, and token streams of train and dev.
-
-    dev_sizes: sizes of the dev text; dev_in_train: overlap of dev with train; None if unknown.
-    """
-
-    tokenizer: Tokenizer
-    train: Stream
-    dev: np.ndarray
-    cached: bool
-    dev_sizes: TextSizes | None = None
-    dev_in_train: Overlap | None = None
-
-
-def cached_streams(
-    corpus: Corpus[list[str]],
-    *,
-    kind: str | Tokenizer,
-    vocab_size: int | None,
-    cache_dir: str | os.PathLike | None = None,
-    progress: Progress | None = None,
-) -> TokenizedCorpus:
-    """Tokenizer and streams of a corpus, from the cache if they are there.
-
-    A damaged entry is rebuilt, and an unwritable cache is not used; each logs a warning.
-
-    kind: `bpe`, `word` or `char`; or a tokenizer, or its path. vocab_size: default, that of `train_tokenizer`.
-    cache_dir: default, `$JEXPLICIT_CACHE_DIR`, or `jexplicit` in the user's cache folder.
-    progress: called with (documents done, total documents), except for a cached corpus.
-    """
-    if not isinstance(kind, Tokenizer) and kind not in KINDS:
-        kind = open_tokenizer(kind)
-    named = kind.sha256 if isinstance(kind, Tokenizer) else kind
-    parts = corpus.sha256, named, str(vocab_size), sentencepiece.__version__, _CACHE_LAYOUT
-    folder, limit = cache_folder(cache_dir), cache_limit()
-    entry = folder / hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
-    if (cached := _read_entry(entry)) is not None:
-        mark_used(entry)
-        return cached
-    tokenizer = make_tokenizer(kind, corpus.train, vocab_size)
-    M, in_all = len(corpus.train), len(corpus.train) + len(corpus.dev)
-    told = progress or (lambda done, total: None)
-    train = encode_documents(tokenizer, corpus.train, progress=lambda done, _: told(done, in_all))
-    dev = encode_documents(tokenizer, corpus.dev, progress=lambda done, _: told(M + done, in_all))
-    about = text_sizes(corpus.dev), overlap(corpus.dev, corpus.train)
-    made = TokenizedCorpus(tokenizer, train, dev, False, *about)
-    _write_entry(entry, made)
-    mark_used(entry, limit)
-    return made
-
-
-def _read_entry(entry: Path) -> TokenizedCorpus | None:
-    model, *streams, about = (entry / name for name in _FILES)
-    if not all(path.is_file() for path in (model, *streams, about)):
-        return None
-    try:
-        tokenizer = Tokenizer.load(model)
-        train, dev = (np.load(path, mmap_mode="r") for path in streams)
-        for stream in (train, dev):
-            if len(stream) != 1 or stream[0] != PAD:  # a single <pad> is the stream of no document
-                check_stream(stream)
-        described = json.loads(about.read_text())
-        sizes, shares = TextSizes(**described["sizes"]), Overlap(**described["in_train"])
-    except (ValueError, OSError, EOFError, TypeError, KeyError) as error:
-        logger.warning("the cached tokens in %s are damaged (%s) and are rebuilt", entry, error)
-        return None
-    return TokenizedCorpus(tokenizer, train, dev, True, sizes, shares)
-
-
-def _write_entry(entry: Path, made: TokenizedCorpus) -> None:
-    assert made.dev_sizes and made.dev_in_train
-    about = {"sizes": made.dev_sizes._asdict(), "in_train": made.dev_in_train._asdict()}
-    model, *streams, described = (entry / name for name in _FILES)
-    try:
-        write_whole(model, lambda file: file.write(made.tokenizer.file_content()))
-        for path, stream in zip(streams, (made.train, made.dev), strict=True):
-            write_whole(path, lambda file, stream=stream: np.save(file, stream[:]))
-        write_json(described, about)
-    except ValueError as error:
-        logger.warning("the tokens are not cached in %s (%s): set JEXPLICIT_CACHE_DIR to a folder of yours", entry, error)
+            raise ValueError(f"shard {path}: {found}, and the index says {size} bytes; {_AGAIN}")

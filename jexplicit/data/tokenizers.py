@@ -1,14 +1,8 @@
-"""Subword, word and character tokenizers (sentencepiece), foreign tokenizers, and streams of token ids.
+"""Tokenizers (SentencePiece, Kudo & Richardson 2018), foreign ones, and streams of ids.
 
-Ids 0 and 1 are `<pad>` and `<unk>`. Subwords and characters are lossless: `decode(encode(text)) == text` for every text of
-known characters; the amount of white space between words is lost. Each line is encoded separately, so a word has the same token
-at its start as inside; line breaks are a token if they occur in the training documents.
-
-Foreign tokenizers are any SentencePiece model, the `tokenizer.json` of Hugging Face's `tokenizers`, and a list of words. Their
-ids are renumbered: 0 is `<pad>`, 1 `<unk>`, then all others in the order of the foreign ids. The tokens of a text cover all of
-it: what a foreign tokenizer drops or does not know is `<unk>`, one for each character, but for one space between tokens.
-
-Reference: Kudo & Richardson 2018, SentencePiece.
+Ids 0 and 1 are `<pad>` and `<unk>`. Subwords and characters lose no known character; the amount of white space between words is
+lost. Lines are encoded one by one. Ids of foreign tokenizers are renumbered: 0 `<pad>`, 1 `<unk>`, then the others in
+their order. Tokens cover all of a text: each character that a foreign tokenizer drops or does not know is `<unk>`.
 """
 
 import contextlib
@@ -21,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -29,7 +23,7 @@ import sentencepiece
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import is_input, read_input
-from jexplicit.runs.files import local_path, write_whole
+from jexplicit.runs.files import local_path, refuse_errors, write_whole
 
 KINDS = ("bpe", "word", "char")
 UNK_ID = 1
@@ -68,8 +62,8 @@ _ENCODING_BATCH = 512  # documents
 class Tokenizer:
     """Text to token ids and back.
 
-    model: serialized sentencepiece model, or file of another library. kind: `bpe`, `word`, `char`, or that of
-    another library: `sentencepiece`, `huggingface`, `words`.
+    model: serialized sentencepiece model, or file of another library. kind: `bpe`, `word`, `char`, or of another library:
+    `sentencepiece`, `huggingface`, `words`.
 
     >>> tokenizer = train_tokenizer(["to be or not to be"], kind="word")
     >>> tokenizer.encode("to be")
@@ -147,48 +141,35 @@ class Tokenizer:
         return [symbol for symbol in dict.fromkeys(self._codec.unit.findall(text)) if UNK_ID in self.encode(symbol)]
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the tokenizer to a file; ValueError if it cannot be written."""
-        write_whole(local_path(path), lambda file: file.write(self.file_content()))
-
-    def file_content(self) -> bytes:
-        """The content of a saved file: kind and hash, then the model."""
+        """Write the tokenizer to a file: kind and hash, then the model."""
         header = f"{_FILE_MARK} {self.kind} {hashlib.sha256(self.model).hexdigest()}\n"
-        return header.encode() + self.model
+        write_whole(local_path(path), lambda file: file.write(header.encode() + self.model))
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Tokenizer":
-        """Read a saved tokenizer; ValueError if it is missing or incomplete."""
-        try:
-            header, _, model = read_input(path).partition(b"\n")
-        except ValueError as error:
-            raise ValueError(f"no tokenizer at {path} ({error}): check the path, or train one") from error
+        """Read a saved tokenizer, a run's, a SentencePiece model, or a `tokenizer.json`."""
+        place, remedy = local_path(path), "give a run folder, a SentencePiece model or a tokenizer.json"
+        file = next((f for f in (place / "tokenizer.model", place / "tokenizer.json", place) if is_input(f)), None)
+        if file is None:
+            raise ValueError(f"no tokenizer at {path}: choose bpe, word or char, or {remedy}")
+        data = read_input(file).removeprefix(b"\xef\xbb\xbf")
+        header, _, model = data.partition(b"\n")
         mark, kind, digest = (header.decode("latin1").split(" ") + ["", ""])[:3]
-        if mark != _FILE_MARK or digest != hashlib.sha256(model).hexdigest():
-            raise ValueError(f"{path} is not a tokenizer file, or is damaged: train the tokenizer again")
-        return cls(model, kind)
-
-
-def open_tokenizer(path: str | os.PathLike) -> Tokenizer:
-    """An existing tokenizer: a run's, a SentencePiece model, or a `tokenizer.json`."""
-    place = local_path(path)
-    file = next((f for f in (place / "tokenizer.model", place / "tokenizer.json", place) if is_input(f)), None)
-    if file is None:
-        remedy = "choose bpe, word or char, or give a run folder, a SentencePiece model or a tokenizer.json"
-        raise ValueError(f"no tokenizer at {path}: {remedy}")
-    data = read_input(file).removeprefix(b"\xef\xbb\xbf")
-    if data.startswith(_FILE_MARK.encode()):
-        return Tokenizer.load(file)
-    try:
-        return Tokenizer(data, "huggingface" if data.lstrip().startswith(b"{") else "sentencepiece")
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}; give a run folder, a SentencePiece model or a tokenizer.json") from error
+        if mark != _FILE_MARK:
+            kind, model = "huggingface" if data.lstrip().startswith(b"{") else "sentencepiece", data
+        elif digest != hashlib.sha256(model).hexdigest():
+            raise ValueError(f"{file} is not a tokenizer file, or is damaged: train the tokenizer again")
+        try:
+            return cls(model, kind)
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}; {remedy}") from error
 
 
 def make_tokenizer(tokenizer: str | os.PathLike | Tokenizer, documents: Sequence[str], vocab_size: int | None) -> Tokenizer:
     """The tokenizer of a flag: a kind to train, a path, or a tokenizer."""
     if isinstance(tokenizer, str) and tokenizer in KINDS:
         return train_tokenizer(documents, kind=tokenizer, vocab_size=vocab_size)
-    tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else open_tokenizer(tokenizer)
+    tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
     if vocab_size is not None and vocab_size != tokenizer.vocab_size:
         raise ValueError(f"vocabulary size {vocab_size} with a tokenizer of {tokenizer.vocab_size} tokens: omit vocab_size")
     return tokenizer
@@ -322,19 +303,18 @@ def _read_own(model: bytes, kind: str) -> _Codec:
     newline = np.array([own.get("\n", UNK_ID)], np.int32)
     surfaces = ["", " ⁇" if kind == "word" else "⁇", *(piece.replace(_SPACE_MARK, " ") for piece in pieces[2:])]
 
-    def encode_lines(lines: list[str]) -> list[np.ndarray]:
-        if kind == "word":  # sentencepiece would merge a run of unknown words to one <unk>
-            return [np.array([own.get(_SPACE_MARK + word, UNK_ID) for word in line.split()], np.int32) for line in lines]
-        ids = [np.array(line, np.int32) for line in processor.encode(lines, num_threads=os.cpu_count() or 1)]
-        for n in (n for n in range(len(lines)) if UNK_ID in ids[n]):
-            found = processor.encode(lines[n], out_type=str)  # a run of unknown characters is one piece
-            ids[n] = np.repeat(ids[n], np.where(ids[n] == UNK_ID, [len(_unescape(piece)) for piece in found], 1))
-        return ids
-
     def encode(texts: Sequence[str]) -> list[np.ndarray]:
         lines = [prepared.split("\n") if (prepared := _prepare(text, kind)) else [] for text in texts]
-        encoded = iter(encode_lines([line for of_text in lines for line in of_text]))
-        parts = ([part for line in islice(encoded, len(of_text)) for part in (line, newline)][:-1] for of_text in lines)
+        every = list(chain.from_iterable(lines))
+        if kind == "word":  # sentencepiece would merge a run of unknown words to one <unk>
+            ids = [np.array([own.get(_SPACE_MARK + word, UNK_ID) for word in line.split()], np.int32) for line in every]
+        else:
+            ids = [np.array(line, np.int32) for line in processor.encode(every, num_threads=os.cpu_count() or 1)]
+            for n in (n for n in range(len(every)) if UNK_ID in ids[n]):
+                found = processor.encode(every[n], out_type=str)  # a run of unknown characters is one piece
+                ids[n] = np.repeat(ids[n], np.where(ids[n] == UNK_ID, [len(_unescape(piece)) for piece in found], 1))
+        rest = iter(ids)
+        parts = ([part for line in islice(rest, len(of_text)) for part in (line, newline)][:-1] for of_text in lines)
         return [np.concatenate([newline[:0], *of_text]) for of_text in parts]
 
     def decode(ids: np.ndarray) -> str:
@@ -422,10 +402,8 @@ def _read_huggingface(model: bytes) -> _Codec:
     own = tokenizer.get_vocab(with_added_tokens=True)
     unk = own.get(getattr(tokenizer.model, "unk_token", None) or "<unk>")
     pad = next((own[name] for name in ("<pad>", "[PAD]", "<|pad|>") if name in own), None)
-    try:
+    with refuse_errors("a tokenizer.json that cannot encode unknown text", "give its model an unk token"):
         tokenizer.encode("\ue000")
-    except Exception as error:  # as above
-        raise ValueError(f"a tokenizer.json that cannot encode unknown text ({error}): give its model an unk token") from error
     unknown = {unk, pad} - {None}
     unit = _WORD if type(tokenizer.model).__name__ == "WordLevel" else _CHARACTER
 

@@ -1,10 +1,10 @@
 """Devices as one mesh axis over which data is split, and several processes.
 
-Positions are split over the processes first, and a process's part over its own devices. The communicating functions (of
-`barrier`, `..._across_processes` and `..._over_processes`) are called by all processes or by none, and each waits until all
-have called it; in a single process they return their argument.
+Positions are split over the processes first, then over a process's devices. All processes call `barrier`,
+`..._across_processes` and `..._over_processes`, or none; a single process gets its argument back.
 """
 
+import contextlib
 import functools
 import hashlib
 import itertools
@@ -19,7 +19,7 @@ from jax._src import xla_bridge  # JAX has no public name for whether it runs
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jexplicit.runs.files import host_bytes, local_path
+from jexplicit.runs.files import host_bytes, local_path, refuse_errors
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -28,11 +28,7 @@ AXIS = "data"
 _quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 full_precision = jax.default_matmul_precision("highest")
-"""Decorator: matrix products in the precision of their inputs, also in gradients.
-
-By default a GPU rounds float32 to TF32 and a TPU to bfloat16, too coarse for closed forms, fits and identities, but not for
-training networks. No effect on a CPU.
-"""
+"""Decorator: matrix products in the precision of their inputs. By default a GPU rounds float32 to TF32, a TPU to bfloat16."""
 
 
 threads_lost: list[bool] = []  # whether JAX ran when this process was forked
@@ -52,16 +48,12 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def data_mesh(devices: int | None = None) -> Mesh:
-    """A one-axis mesh over the first `devices` devices of this process.
-
-    The axis is `Auto`: jax.make_mesh would make it Explicit, and a scatter on sharded arrays then raises.
-
-    devices: default, all; a ValueError says how many are available.
-    """
+    """A one-axis mesh over the first `devices` devices of this process; default, all."""
     check_threads()
     available = jax.local_devices()
     if devices is not None and not 1 <= devices <= len(available):
         raise ValueError(f"{devices} devices requested, {len(available)} available: use --devices {len(available)} or fewer")
+    # Auto: a scatter on sharded arrays raises with jax.make_mesh's own type, Explicit
     return jax.make_mesh((devices or len(available),), (AXIS,), axis_types=(AxisType.Auto,), devices=available[:devices])
 
 
@@ -94,10 +86,9 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 def map_rows(
     f: Callable[[Any], Any], xs: Any, mesh: Mesh | None = None, *, cpu: int | None = None, elsewhere: int | None = None
 ) -> Any:
-    """f of every row of xs: sequentially on a CPU, else vmapped.
+    """f of all rows: `cpu` (one) at a time there, `elsewhere` (all) elsewhere.
 
-    mesh: where it runs; default, the platform of compilation, for which f is traced twice. cpu (one), elsewhere (all): rows at
-        a time.
+    mesh: where it runs; default, the platform of compilation, for which f is traced twice.
     """
     few = functools.partial(jax.lax.map, f, batch_size=cpu)
     many = functools.partial(jax.lax.map, f, batch_size=elsewhere) if elsewhere else jax.vmap(f)
@@ -119,22 +110,16 @@ def use_devices(devices: int | None = None) -> Mesh:
 
 def request_devices(devices: int | None = None) -> None:
     """Split the CPU into several devices, which accelerators take precedence over."""
-    # XLA:CPU starts one thread per core (from NPROC), and a device that waits for the others occupies one. Without spare
-    # threads a collective between devices can deadlock.
+    # A device that waits for the others holds one of XLA's threads (NPROC): without spare ones a collective can deadlock.
     os.environ.setdefault("NPROC", str(4 * (devices or os.cpu_count() or 1)))
-    try:
+    with contextlib.suppress(RuntimeError):  # JAX already runs (in a notebook, in a test): its devices are unchanged
         jax.config.update("jax_num_cpu_devices", devices or min(os.cpu_count() or 1, 8))
-    except RuntimeError:  # JAX already runs (in a notebook, in a test): its devices are unchanged
-        pass
 
 
 def compile_quickly() -> None:
-    """Compile short runs for CPUs in half the time, by XLA's older code.
-
-    Only for JAX 0.10, as XLA ends the process at an unknown flag.
-    """
+    """Compile short runs for CPUs in half the time, by XLA's older code."""
     given = os.environ.get("XLA_FLAGS", "")
-    if _quick not in given and jax.__version_info__[:2] == (0, 10):
+    if _quick not in given and jax.__version_info__[:2] == (0, 10):  # XLA ends the process at an unknown flag
         os.environ["XLA_FLAGS"] = f"{_quick} {given}"
 
 
@@ -154,8 +139,8 @@ def check_memory(mesh: Mesh, bytes_per_device: int, what: str) -> None:
 def within_memory(mesh: Mesh, budget: int, table_bytes: int, offsets: int) -> Mesh:
     """A mesh of as many devices as the memory budget allows.
 
-    With D devices and tables of T = `table_bytes` each, counting K offsets allocates (D + 1 + 2/K) T bytes beside the runtime:
-    the devices' tables, their sum after it is saved, and during the sum one offset in 8-byte integers.
+    Counting K offsets into tables of T bytes on D devices takes (D + 1 + 2/K) T bytes beside the runtime: the devices' tables,
+    their sum, and one offset of it in 8-byte integers.
     """
     if not on_cpu(mesh):
         return mesh
@@ -229,10 +214,7 @@ def is_first() -> bool:
 
 
 def barrier(what: str) -> None:
-    """Wait until every process has called this with the same `what`.
-
-    A collective times out (on CPUs the first one after 30 s), so all of this module first wait here, by JAX's own service.
-    """
+    """Wait until every process has called this; a collective would time out."""
     if not jax.distributed.is_initialized():  # one process, or hosts of a slice that have not joined
         return
     from orbax.checkpoint import multihost  # JAX has no public name for this
@@ -258,10 +240,15 @@ def part_of_process(first: int, last: int) -> tuple[int, int]:
 
 def sum_over_processes(tables: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     """The exact sum over processes of integer tables, in wide types."""
-    if jax.process_count() == 1:
-        return tuple(tables)
-    barrier("sum")
-    return tuple(_sum(table) for table in tables)
+    return tuple(tables) if jax.process_count() == 1 else tuple(map(_sum, tables))
+
+
+def _sum(table: np.ndarray) -> np.ndarray:
+    flat, total = table.ravel(), np.empty(table.size, np.int64)
+    for start in range(0, table.size, _cells_per_exchange):
+        part = slice(start, start + _cells_per_exchange)
+        total[part] = gather_over_processes(flat[None, part].astype(np.int64)).sum(axis=0)
+    return total.astype(np.int32 if total.max(initial=0) < 2**31 else np.int64, copy=False).reshape(table.shape)
 
 
 def gather_over_processes(part: np.ndarray) -> np.ndarray:
@@ -284,17 +271,16 @@ def lock_run_folder(out: str | os.PathLike, process_id: int) -> "FileLock":
     from filelock import FileLock, Timeout  # not for every program
 
     path = local_path(out, "--out") / f".process_{process_id}.lock"
-    try:
+    with refuse_errors(f"run folder {out} cannot be written", "choose another --out", OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path, timeout=0, thread_local=False, is_singleton=True)
-        if not lock.is_locked:
-            lock.acquire()
-    except Timeout as error:
-        remedy = "wait for its end, or choose another --out; processes of one run have different --process-id"
-        raise ValueError(f"process {process_id} of another run is active in {out}: {remedy}") from error
-    except OSError as error:
-        raise ValueError(f"run folder {out} cannot be written ({error.strerror}): choose another --out") from error
-    return lock
+        try:
+            if not lock.is_locked:
+                lock.acquire()
+        except Timeout as error:
+            remedy = "wait for its end, or choose another --out; processes of one run have different --process-id"
+            raise ValueError(f"process {process_id} of another run is active in {out}: {remedy}") from error
+        return lock
 
 
 def _give_up(coordinator: str, num_processes: int | None, process_id: int | None, seconds: int) -> None:
@@ -305,28 +291,3 @@ def _give_up(coordinator: str, num_processes: int | None, process_id: int | None
     remedy = "Process 0 must run on that host, with the port open to the others; start each id from 0 once, all with the same "
     console.print(f"[bold red]error:[/] {late}. {remedy}--num-processes, or raise --join-seconds.", soft_wrap=True)
     os._exit(2)
-
-
-@functools.cache
-def _adder() -> tuple[NamedSharding, Any]:
-    """The sharding of one part per process, and their compiled sum."""
-    firsts = {device.process_index: device for device in reversed(jax.devices())}
-    mesh = Mesh(np.array([firsts[p] for p in sorted(firsts)]), ("process",), axis_types=(AxisType.Auto,))
-    split, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("process",), ()))
-    return split, jax.jit(lambda parts: parts.sum(axis=0), out_shardings=whole)
-
-
-def _sum(table: np.ndarray) -> np.ndarray:
-    split, add = _adder()
-    with jax.enable_x64(True):
-
-        def total(part: np.ndarray) -> np.ndarray:
-            return np.asarray(add(jax.make_array_from_process_local_data(split, part[None])))
-
-        largest = int(total(np.asarray([table.max(initial=0)], np.int64))[0])  # an upper bound of any cell's sum
-        dtype = np.int32 if largest < 2**31 else np.int64
-        flat, summed = table.ravel(), np.empty(table.size, dtype)
-        for start in range(0, table.size, _cells_per_exchange):
-            part = slice(start, start + _cells_per_exchange)
-            summed[part] = total(flat[part].astype(dtype))
-    return summed.reshape(table.shape)

@@ -1,28 +1,31 @@
-"""The host: its memory, paths of users, files, run folders, and the cache.
+"""The host: its memory, paths of users, files and run folders."""
 
-An entry of tokens in the cache is a folder; its modification time is the time of its last use, read or write. The least
-recently used go where there is too much. Compiled functions are in its folder `compiled`, in JAX's persistent cache.
-"""
-
-import atexit
 import contextlib
 import ctypes
 import functools
 import json
-import logging
 import math
 import os
 import re
 import shlex
-import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 _units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 _malloc_options = {"trim_threshold": -1, "mmap_max": -4, "arena_max": -8}  # of malloc.h
+
+
+@contextlib.contextmanager
+def refuse_errors(what: str, remedy: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise errors (default, all) as a ValueError `what (error): remedy`."""
+    kinds = errors or (Exception,)
+    try:
+        yield
+    except kinds as error:
+        raise ValueError(f"{what} ({getattr(error, 'strerror', None) or error}): {remedy}") from error
 
 
 def host_bytes() -> float:
@@ -48,26 +51,20 @@ def peak_bytes() -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def set_malloc(**options: int) -> bool:
-    """Set `trim_threshold`, `mmap_max` or `arena_max` of glibc's malloc; False with another C library."""
-    if mallopt := _of_libc("mallopt"):
-        for name, value in options.items():
-            mallopt(_malloc_options[name], value)
-    return mallopt is not None
+def set_malloc(**options: int) -> None:
+    """Set `trim_threshold`, `mmap_max` or `arena_max` of glibc's malloc; nothing with another C library."""
+    for name, value in options.items():
+        _call_libc("mallopt", _malloc_options[name], value)
 
 
 def trim_heap() -> None:
     """Return freed memory that glibc has kept to the system, between memory-intensive stages."""
-    if trim := _of_libc("malloc_trim"):
-        trim(0)
+    _call_libc("malloc_trim", 0)
 
 
-def _of_libc(name: str) -> Callable[..., int] | None:
-    """A function of the C library, or None."""
-    try:
-        return getattr(ctypes.CDLL(None), name)
-    except (AttributeError, OSError, TypeError):
-        return None
+def _call_libc(name: str, *arguments: int) -> None:
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # no such function, or no such library
+        getattr(ctypes.CDLL(None), name)(*arguments)
 
 
 def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
@@ -97,18 +94,18 @@ def file_inside(folder: Path, name: object, index: str | os.PathLike) -> Path:
 
 def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text, which has each name once."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            twice = max(fields, key=[name for name, _ in pairs].count)
+            raise ValueError(f"two values of {twice!r}, rename one")
+        return fields
+
     try:
-        return json.loads(text, object_pairs_hook=_unique)
+        return json.loads(text, object_pairs_hook=unique)
     except RecursionError as error:
         raise ValueError(str(error)) from error
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        twice = max(fields, key=[name for name, _ in pairs].count)
-        raise ValueError(f"two values of {twice!r}, rename one")
-    return fields
 
 
 def check_writable(path: str | os.PathLike, flag: str) -> Path:
@@ -116,11 +113,9 @@ def check_writable(path: str | os.PathLike, flag: str) -> Path:
     file = local_path(path, flag)
     if file.is_dir():
         raise ValueError(f"{flag} {path}: it is a folder; give the file to write")
-    try:
+    with refuse_errors(f"{flag} {path} cannot be written", "choose another place", OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=file.parent).close()
-    except OSError as error:
-        raise ValueError(f"{flag} {path} cannot be written ({error.strerror}): choose another place") from error
     return file
 
 
@@ -206,8 +201,9 @@ def read_command(out: str | os.PathLike) -> str | None:
 def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
     """The events of a name in metrics.jsonl, oldest first."""
     path = local_path(out, "--out") / "metrics.jsonl"
-    about = path.stat() if path.exists() else None
-    return [event for event in _events(path, about.st_size, about.st_mtime_ns) if event.get("event") == name] if about else []
+    if not path.exists():
+        return []
+    return [event for event in _events(path, path.stat().st_size, path.stat().st_mtime_ns) if event.get("event") == name]
 
 
 @functools.lru_cache(maxsize=4)
@@ -237,136 +233,14 @@ def read_stored(path: Path) -> dict[str, Any]:
 
 def _read(path: Path, remedy: str, kind: type[J]) -> J:
     """The JSON object or list in a file."""
-    try:
+    with refuse_errors(f"{path} cannot be read", remedy, OSError):
         return _parse(path.read_bytes(), str(path), remedy, kind)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}): {remedy}") from error
 
 
 def _parse(text: bytes, what: str, remedy: str, kind: type[J]) -> J:
     """A JSON object or list; the ValueError otherwise is `what` is damaged: `remedy`."""
-    try:
+    with refuse_errors(f"{what} is damaged", remedy, ValueError):
         value = parse_json(text)
-    except ValueError as error:
-        raise ValueError(f"{what} is damaged ({error}): {remedy}") from error
     if not isinstance(value, kind):
         raise ValueError(f"{what} is damaged (not a JSON {'object' if kind is dict else 'list'}): {remedy}")
     return value
-
-
-# The cache
-
-logger = logging.getLogger(__name__)
-_name = re.compile("[0-9a-f]{32}")
-# JAX's own limit, jax_compilation_cache_max_size, is not used: with it JAX looks at all files at every write.
-_every_function = {"jax_persistent_cache_min_compile_time_secs": 0, "jax_persistent_cache_min_entry_size_bytes": -1}
-
-
-class CacheEntry(NamedTuple):
-    """A file or folder in the cache, its bytes, and its last use."""
-
-    path: Path
-    bytes: int
-    used: float
-
-
-def cache_folder(cache_dir: str | os.PathLike | None = None) -> Path:
-    """The folder of the cache: `cache_dir`, `$JEXPLICIT_CACHE_DIR`, or `jexplicit` in the user's cache folder."""
-    if cache_dir := cache_dir or os.environ.get("JEXPLICIT_CACHE_DIR"):
-        return local_path(cache_dir, "JEXPLICIT_CACHE_DIR")
-    return local_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "the cache") / "jexplicit"
-
-
-def cache_limit(variable: str = "JEXPLICIT_CACHE_LIMIT", default: str = "10GB") -> int:
-    """Size limit of a part of the cache in bytes, from the environment."""
-    given = os.environ.get(variable) or default
-    try:
-        return 0 if given == "0" else parse_bytes(given)
-    except ValueError as error:
-        raise ValueError(f"{variable}={given}: {error}") from error
-
-
-def cache_entries(folder: Path) -> list[CacheEntry]:
-    """The tokenised texts of a cache, least recently used first."""
-    found = []
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if _name.fullmatch(path.name) and path.is_dir():
-            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-            found.append(CacheEntry(path, size, path.stat().st_mtime))
-    return sorted(found, key=lambda entry: entry.used)
-
-
-def mark_used(entry: Path, limit: float = math.inf) -> None:
-    """Mark an entry as used now, and remove the oldest above a limit.
-
-    Files that another process has opened or mapped remain readable.
-    """
-    with contextlib.suppress(OSError):  # a read-only cache
-        os.utime(entry)
-    entries = [] if limit == math.inf else cache_entries(entry.parent)
-    excess = sum(other.bytes for other in entries) - limit
-    for other in entries:
-        if excess > 0 and other.path != entry:
-            logger.info("%s is removed from the cache, whose limit is %d bytes", other.path, limit)
-            shutil.rmtree(other.path, ignore_errors=True)
-            excess -= other.bytes
-
-
-def compiled_folder() -> Path:
-    """The folder of compiled functions."""
-    return cache_folder() / "compiled"
-
-
-def _claim(folder: Path, n: int = 0) -> Path:
-    """The first free folder n, n + 1, ..., held until this process ends.
-
-    JAX writes its files in place. Where a process was killed, the file that it wrote last may be incomplete and goes.
-    """
-    from filelock import FileLock, Timeout
-
-    own = folder / str(n)
-    own.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock, held = FileLock(own / "lock"), own / "held"
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return _claim(folder, n + 1)
-    if held.exists() and (files := [*own.glob("*-cache")]):
-        max(files, key=lambda path: path.stat().st_mtime).unlink()
-    held.touch()
-    atexit.register(lambda: (held.unlink(missing_ok=True), lock.release()))
-    return own
-
-
-def keep_compiled() -> None:
-    """Enable JAX's persistent compilation cache in a folder of this process.
-
-    No effect if the user has configured or disabled it, if the limit is 0, or if the folder is not writable or belongs to
-    another user: its files are executed.
-    """
-    import jax  # local import: `launch.cache` does not need JAX
-
-    limit, folder = cache_limit("JEXPLICIT_COMPILED_LIMIT", "1GB"), compiled_folder()
-    chosen = jax.config.values
-    if not limit or chosen["jax_compilation_cache_dir"] or not chosen["jax_enable_compilation_cache"]:
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        own = not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()
-    except OSError:
-        own = False
-    if not own or not os.access(folder, os.W_OK):
-        logger.info("compiled functions are not kept in %s: set JEXPLICIT_CACHE_DIR to a folder of yours", folder)
-        return
-    folder = _claim(folder)
-    with contextlib.suppress(OSError):  # which another process has removed
-        kept = sorted((path.stat().st_atime, path.stat().st_size, path) for path in folder.glob("*-cache"))
-        excess = sum(size for _, size, _ in kept) - limit
-        for _, size, path in kept:
-            if excess > 0:
-                path.unlink()
-                excess -= size
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    for name, value in _every_function.items():
-        if name.upper() not in os.environ:
-            jax.config.update(name, value)

@@ -1,7 +1,6 @@
 """The loop of all iterations, and its checkpoints: resumable, bit for bit.
 
-Pytrees of arrays are on disk by orbax, which writes a checkpoint atomically. With several processes all of them call these
-functions, which orbax synchronises; the first one writes.
+Orbax writes pytrees of arrays atomically. Of several processes all call these functions, and the first one writes.
 """
 
 import functools
@@ -19,7 +18,7 @@ import jax
 import numpy as np
 
 from jexplicit.runs.devices import check_threads
-from jexplicit.runs.files import plain
+from jexplicit.runs.files import plain, refuse_errors
 
 _empty = (1,) * 7  # represents an empty vector, which orbax does not save
 _series_name = re.compile(r"\d+(\.orbax-checkpoint-tmp.*)?")  # checkpoints, finished or interrupted
@@ -35,11 +34,9 @@ def orbax() -> Any:
 
 
 def save_checkpoint(path: str | os.PathLike, tree: Any) -> None:
-    """Write a pytree of arrays; an interrupted write keeps the previous checkpoint."""
-    try:
+    """Write a pytree of arrays, whole or not at all, over an earlier one."""
+    with refuse_errors(f"checkpoint {path} cannot be written", "choose another --out", OSError):
         orbax().save(os.path.abspath(path), tree, overwrite=True)
-    except OSError as error:
-        raise ValueError(f"checkpoint {path} cannot be written ({error}): choose another --out") from error
 
 
 def load_checkpoint(path: str | os.PathLike) -> Any:
@@ -47,10 +44,8 @@ def load_checkpoint(path: str | os.PathLike) -> Any:
     path = os.path.abspath(path)
     if not is_checkpoint(path):
         raise ValueError(f"no checkpoint at {path}: finish the run first (--resume continues an interrupted one)")
-    try:
+    with refuse_errors(f"checkpoint {path} cannot be read", "delete it and run again"):
         return orbax().load(path)
-    except Exception as error:  # orbax and tensorstore raise many types for damaged files
-        raise ValueError(f"checkpoint {path} cannot be read ({error}): delete it and run again") from error
 
 
 def is_checkpoint(path: str | os.PathLike) -> bool:

@@ -10,7 +10,6 @@ import sys
 
 from rich.markup import escape
 
-from jexplicit.runs.files import keep_compiled
 from jexplicit.runs.progress import console
 
 
@@ -22,7 +21,6 @@ def main(argv: list[str] | None = None) -> int:
 
         from launch.harness import model  # noqa: F401  (registers it)
 
-        keep_compiled()
         cli_evaluate()
     except ModuleNotFoundError as error:  # also of lm_eval's default model, hf, and of some tasks
         name = (error.name or "").partition(".")[0]

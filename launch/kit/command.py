@@ -33,7 +33,7 @@ import tyro
 from rich.markup import escape
 
 from jexplicit.runs.bounds import check_bounds, config_of
-from jexplicit.runs.files import check_experiment, experiment_of, keep_compiled, local_path, read_config
+from jexplicit.runs.files import check_experiment, experiment_of, local_path, read_config
 from jexplicit.runs.progress import console, end_of_reader, json_line, quiet_output
 
 C = TypeVar("C")
@@ -262,12 +262,9 @@ def _refused(error: Exception, known: Sequence[str]) -> int:
 
 
 def _ready(run: Callable[[C], Any] | str) -> Callable[[C], Any]:
-    """The function to run, with the compilation cache enabled if its module imports JAX."""
+    """The function to run, imported where it is named."""
     found: Any = pkgutil.resolve_name(run) if isinstance(run, str) else run
-    function = found if callable(found) else getattr(found, "run", None) or found.EXPERIMENT.run
-    if "jax" in sys.modules:
-        keep_compiled()
-    return function
+    return found if callable(found) else getattr(found, "run", None) or found.EXPERIMENT.run
 
 
 def _defaults(argv: Sequence[str], config: type[C], presets: Mapping[str, Preset], experiment: str) -> C | None:

@@ -42,7 +42,7 @@ from launch.kit.views import Row, Section, Table, View, read_results, where
 
 _of_one_start = ("coordinator", "num_processes", "process_id")  # fields not stored in config.json
 # Fields that do not affect results, such as devices: a resumed run may change them.
-_where_not_what = ("out", "resume", "devices", "memory", "checkpoint_seconds", "join_seconds", *_of_one_start)
+_where_not_what = ("out", "resume", "devices", "memory", "join_seconds", *_of_one_start)
 _libraries = ("flax", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "scikit-learn", "sentencepiece")
 
 

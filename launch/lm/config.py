@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from jexplicit.lm.core.names import Features, FitOptions, History, Method
-from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.files import local_path
 from launch.kit.command import Preset
 from launch.shared.flags import Run, Text
@@ -81,8 +81,6 @@ class Config(FitOptions, Models):
     """How counts, and the models solved from them, are stored. dense: N x N cells. sparse: only pairs that occur. auto: dense
     where a method needs it and it fits in memory, otherwise sparse. Results do not change, except for rounding. Sparse tables
     work with explicit, ngram and context-mixing."""
-    checkpoint_seconds: PositiveFloat = 60.0
-    """Seconds between checkpoints of partial counts, from which --resume continues."""
     coordinator: str | None = None
     """Run as several processes, on one machine or many hosts: HOST:PORT of process 0, or auto on SLURM and TPU pods. All
     processes must be able to write to --out. Results do not change. Supported --methods: unigram, bigram, explicit and ngram,

@@ -14,12 +14,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jexplicit.counts.pairs import Counts, count, count_sparse
-from jexplicit.counts.tables import Saving, SparseCounts, read_tables
+from jexplicit.counts.tables import SparseCounts, read_tables
 from jexplicit.data import corpora
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.corpora import Corpus, Documents, check_reading, files_documents, split_at_end
 from jexplicit.data.inputs import list_files
-from jexplicit.data.shards import TokenizedCorpus, cached_streams, read_shards, read_sizes
+from jexplicit.data.shards import TokenizedCorpus, read_shards, read_sizes, tokenize_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import (
     FROM_COUNTS,
@@ -48,7 +48,7 @@ from jexplicit.lm.fits.fit import ORDER, choose_tables, fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.rows import target_counts, with_targets
 from jexplicit.lm.training_text import Options, TrainingText, Watch
-from jexplicit.runs.devices import barrier, check_equal_across_processes, is_first, within_memory
+from jexplicit.runs.devices import check_equal_across_processes, is_first, within_memory
 from jexplicit.runs.files import host_bytes, parse_bytes, peak_bytes, trim_heap
 from jexplicit.runs.progress import console, stage
 from launch.kit.experiment import RunFolder
@@ -64,7 +64,7 @@ def read_corpus(config: Config) -> Corpus[list[str]]:
     """The documents of the corpus, without the test text."""
     with stage("reading"):
         split = "end" if config.split == "dev-test" else config.split
-        options: Any = {"field": config.field, "documents": config.documents, "split": split, "keep": True}
+        options: Any = {"field": config.field, "documents": config.documents, "split": split}
         corpus = corpora.read_corpus(config.corpus, config.train, config.dev, **options)
         if config.split == "dev-test":  # a ninth of what is left is a tenth of all
             train, dev = (Documents(split_at_end, corpus.train, dev=dev, share=1 / 9) for dev in (False, True))
@@ -73,27 +73,20 @@ def read_corpus(config: Config) -> Corpus[list[str]]:
 
 
 def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[str, Any]]:
-    """Streams of token ids, and their origin as fields of rows.
-
-    Of several processes the first one tokenises, and the others then find its tokens in the cache. The tokenizer is saved.
-    """
+    """Streams of token ids, and their origin as fields of rows."""
     if config.shards:
         tokenizer = Tokenizer.load(config.shards / "tokenizer.model")
         train, dev = (read_shards(config.shards / part) for part in ("train", "dev"))
         if others := [shards.folder for shards in (train, dev) if shards.tokenizer != tokenizer.sha256]:
             raise ValueError(f"{others[0]} holds tokens of another tokenizer than its tokenizer.model: write both again")
         name, sha256, of_all = str(config.shards), train.sha256, train.sha256 + dev.sha256
-        text = TokenizedCorpus(tokenizer, train, dev[:], cached=True, dev_sizes=read_sizes(config.shards / "dev"))
+        text = TokenizedCorpus(tokenizer, train, dev[:], dev_sizes=read_sizes(config.shards / "dev"))
     else:
-        if not is_first():
-            barrier("tokens")
         corpus = read_corpus(config)
         name, sha256, of_all = corpus.name, corpus.sha256, corpus.sha256
         with stage("tokenising", "documents") as progress:
-            text = cached_streams(corpus, kind=config.tokenizer, vocab_size=config.vocab_size, progress=progress)
-        if is_first():
-            barrier("tokens")
-    check_equal_across_processes("text", of_all)
+            text = tokenize_corpus(corpus, config.tokenizer, config.vocab_size, progress=progress)
+    check_equal_across_processes("text", of_all + text.tokenizer.sha256)
     folder.note_data("text", corpus_sha256=sha256, tokenizer_sha256=text.tokenizer.sha256)
     if is_first():
         save_tokenizer(folder.path, text.tokenizer)
@@ -140,7 +133,7 @@ def check_fit(config: Config, text: TokenizedCorpus) -> None:
 def count_or_load(
     config: Config, folder: RunFolder, text: TokenizedCorpus, mesh: Mesh, kind: str
 ) -> tuple[TrainingText, float]:
-    """The text with its counts, new or resumed, and their seconds."""
+    """The text with its counts, new or saved, and their seconds."""
     K, N, path = max(config.radius), text.tokenizer.vocab_size, folder.path
     memory = parse_bytes(config.memory) if config.memory else None
     shape: Any = {"eos": config.eos, "mesh": mesh, "tokenizer": text.tokenizer}
@@ -152,7 +145,6 @@ def count_or_load(
     sparse = kind == "sparse"
     if has_counts(path, sparse=sparse) and len(counts := load_counts(path, sparse=sparse)) >= K:
         return training(counts), folder.events("count")[-1]["seconds"]
-    saving = Saving(path / "checkpoints" / "counting", config.checkpoint_seconds)
     start = time.perf_counter()
     with stage(f"counting, {kind} tables", "positions") as progress:
         options: Any = {"radius": K, "vocab_size": N, "progress": progress}
@@ -160,16 +152,14 @@ def count_or_load(
         if beside := counts_beside_shards(config, text.tokenizer, K):
             counts = beside if kind == "sparse" else tuple(C.toarray() for C in beside)
         elif kind == "sparse":
-            counts = count_sparse(text.train, saving=saving, **options)
+            counts = count_sparse(text.train, **options)
         else:
             devices = within_memory(mesh, memory, 4 * K * N**2, K) if memory else mesh
-            counts = count(text.train, mesh=devices, saving=saving, **options)
+            counts = count(text.train, mesh=devices, **options)
         counted = training(counts)
     seconds = time.perf_counter() - start
     folder.log(event="count", seconds=seconds, positions=len(text.train) - 1, radius=K, peak_bytes=peak_bytes(), tables=kind)
     save_counts(path, counts)
-    if is_first():
-        shutil.rmtree(saving.folder, ignore_errors=True)  # what was counted is saved as a whole
     return counted, seconds
 
 

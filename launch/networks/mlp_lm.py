@@ -16,7 +16,7 @@ from jexplicit.data.corpora import (
     split_in_three,
     text_corpus,
 )
-from jexplicit.data.shards import cached_streams
+from jexplicit.data.shards import tokenize_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.generation import generate_text
@@ -68,9 +68,9 @@ def open_text(config: MLPConfig) -> TextData:
     corpus = Corpus(", ".join(config.train) or "docs", train, dev)
     vocab_size = config.vocab_size or (_docs_vocabulary if not config.train and config.tokenizer in ("bpe", "word") else None)
     with stage("tokenising", "documents") as progress:
-        cached = cached_streams(corpus, kind=config.tokenizer, vocab_size=vocab_size, progress=progress)
-    tokenizer = cached.tokenizer
-    streams = np.asarray(cached.train), np.asarray(cached.dev), encode_documents(tokenizer, test)
+        text = tokenize_corpus(corpus, config.tokenizer, vocab_size, progress=progress)
+    tokenizer = text.tokenizer
+    streams = np.asarray(text.train), text.dev, encode_documents(tokenizer, test)
     parts = [SplitData(*(x.astype(np.int32) for x in contexts(stream, config.context, eos=True))) for stream in streams]
     about = {"command": "mlp-lm", "corpus": corpus.name, "corpus_about": about_corpus(config.corpus)}
     about |= {"corpus_sha256": corpus.sha256, "vocab_size": tokenizer.vocab_size, "context": config.context}

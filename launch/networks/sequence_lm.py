@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import TextSizes, read_corpus, text_corpus
-from jexplicit.data.shards import cached_streams
+from jexplicit.data.shards import tokenize_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel
@@ -90,12 +90,12 @@ def read_text(config: TransformerConfig) -> Text:
     """Train, dev and test as streams of token ids."""
     reading: Any = {"field": config.field, "documents": config.documents}
     with stage("reading"):
-        corpus = read_corpus(config.corpus, config.train, config.dev, split=config.split, keep=True, **reading)
+        corpus = read_corpus(config.corpus, config.train, config.dev, split=config.split, **reading)
         corpus = (corpus.limit(config.limit) if config.limit else corpus).in_memory()
         test = list(text_corpus([*config.train, *config.dev], config.test, **reading).dev) if config.test else []
     with stage("tokenising", "documents") as progress:
-        text = cached_streams(corpus, kind=config.tokenizer, vocab_size=config.vocab_size, progress=progress)
-    streams = {"train": np.asarray(text.train[:]), "dev": np.asarray(text.dev)}
+        text = tokenize_corpus(corpus, config.tokenizer, config.vocab_size, progress=progress)
+    streams = {"train": text.train, "dev": text.dev}
     if test:
         streams["test"] = encode_documents(text.tokenizer, test)
     about = {"corpus": corpus.name, "corpus_sha256": corpus.sha256, "vocab_size": text.tokenizer.vocab_size}

@@ -13,7 +13,6 @@ from jexplicit.data.corpora import Unit
 from jexplicit.data.inputs import is_input
 from jexplicit.lm.core.names import Features, History, Method
 from jexplicit.runs.bounds import NonNegativeInt, PositiveInt, refuses
-from jexplicit.runs.files import keep_compiled
 from jexplicit.runs.progress import console
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
     """The chosen model, with unknown symbols of a text named."""
     from jexplicit.lm.checkpoints import load_model, model_name
 
-    keep_compiled()
     saved = load_model(config.run, method=config.method, features=config.features, radius=config.radius, history=config.history)
     perplexity = saved.about.get("dev_perplexity")
     quality = f", dev perplexity {perplexity:.2f}" if perplexity is not None else ""
@@ -74,7 +72,6 @@ def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iter
     """The chosen models of a run or export; `best`: one without flags."""
     from jexplicit.lm.checkpoints import load_model, load_row, model_file, model_rows
 
-    keep_compiled()
     wanted = {f.name: getattr(choices, f.name) for f in fields(ModelChoices) if getattr(choices, f.name)}
     if not is_input(model_file(run)) and (wanted or not best):
         yield from (load_row(run, row) for row in model_rows(run, **wanted))

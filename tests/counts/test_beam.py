@@ -3,10 +3,10 @@
 import gzip
 import importlib.util
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from jexplicit.counts.beam import Part, cut_part, tokenise_part, write_stream_index
 from jexplicit.counts.pairs import count
@@ -20,22 +20,21 @@ from launch.shards import main as shards_main
 pytestmark = pytest.mark.slow
 
 
-def write_lines(path: Path, n: int, ending: str = "\n") -> str:
-    text = "".join(f"line {line} of {n}, and {line * line % 97}{ending}" for line in range(n)) + f" {ending}last"
-    data = ("\ufeff" + text).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return str(path)
-
-
 @pytest.fixture
 def files(tmp_path) -> list[str]:
-    (tmp_path / "text").mkdir()
+    def written(name: str, n: int, ending: str) -> str:
+        text = "".join(f"line {line} of {n}, and {line * line % 97}{ending}" for line in range(n)) + f" {ending}last"
+        data, path = ("\ufeff" + text).encode(), tmp_path / name
+        path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+        return str(path)
+
     parts = [("a.txt", 150, "\n"), ("b.txt.gz", 40, "\n"), ("c.txt", 60, "\r\n"), ("d.txt", 20, "\r"), ("e.txt", 1, "\n")]
-    return [write_lines(tmp_path / "text" / name, n, ending) for name, n, ending in parts]
+    return [written(*part) for part in parts]
 
 
-def file_parts(split: str, files: list[str]) -> list[Part]:
-    return [Part(split, n, Documents(files_documents, [file])) for n, file in enumerate(files)]
+def assert_counts(tables, expected) -> None:
+    for C, D in zip(tables, expected, strict=True):
+        np.testing.assert_array_equal(C.toarray(), D)
 
 
 def test_parts_are_cut_as_the_whole():
@@ -47,29 +46,22 @@ def test_parts_are_cut_as_the_whole():
         for split, expected in zip(("train", "dev"), split_documents(documents), strict=True):
             halves = sorted((part for part in cut if part.split == split), key=lambda part: part.number)
             assert [document for half in halves for document in half.documents] == expected
-    with pytest.raises(ValueError, match=r"1 document\(s\) cannot be split"):
-        cut_part(parts[0], {0: 1})
+    refused(r"1 document\(s\) cannot be split", cut_part, parts[0], {0: 1})
 
 
 def test_tokenised_parts_are_the_stream_and_its_counts(files, tmp_path, monkeypatch):
     monkeypatch.setattr("jexplicit.data.tokenizers._ENCODING_BATCH", 16)
-    monkeypatch.setattr("jexplicit.counts.pairs._block_positions", 100)
     documents, K = read_documents(files), 3
     tokenizer = train_tokenizer(documents, vocab_size=60)
-    (tmp_path / "train").mkdir()
-    parts = pickle.loads(pickle.dumps([*file_parts("train", files), Part("train", 99, [])]))  # to other processes
-    done = [tokenise_part(part, tokenizer, tmp_path, K) for part in reversed(parts)]
+    parts = [*(Part("train", n, Documents(files_documents, [file])) for n, file in enumerate(files)), Part("train", 99, [])]
+    done = [tokenise_part(part, tokenizer, tmp_path, K) for part in reversed(pickle.loads(pickle.dumps(parts)))]
     write_stream_index(tmp_path / "train", [shard for _, shard, _ in done], tokenizer)
     stream, expected = read_shards(tmp_path / "train"), encode_documents(tokenizer, documents)
     np.testing.assert_array_equal(stream[:], expected)
     stream.verify()
     assert (stream.documents, stream.dtype) == (len(documents), expected.dtype)
-    counts = merge_counts(*(counts for *_, counts in done))
-    for C, D in zip(counts, count(expected, radius=K, vocab_size=60), strict=True):
-        np.testing.assert_array_equal(C.toarray(), D)
+    assert_counts(merge_counts(*(counts for *_, counts in done)), count(expected, radius=K, vocab_size=60))
 
-
-# The pipeline
 
 pipeline = pytest.mark.filterwarnings("ignore")  # of Beam's own
 
@@ -88,28 +80,23 @@ def test_the_pipeline_writes_what_one_process_writes(files, tmp_path, with_dev):
         found = read_shards(out / part)
         np.testing.assert_array_equal(found[:], read_shards(alone / part)[:])
         np.testing.assert_array_equal(found[:], encode_documents(tokenizer, list(documents)))
-    tables = read_tables(out / "counts", tokenizer=tokenizer.sha256)
-    for C, D in zip(tables, count(read_shards(out / "train")[:], radius=3, vocab_size=60), strict=True):
-        np.testing.assert_array_equal(C.toarray(), D)
+    expected = count(read_shards(out / "train")[:], radius=3, vocab_size=60)
+    assert_counts(read_tables(out / "counts", tokenizer=tokenizer.sha256), expected)
 
 
 @pipeline
-def test_errors_are_one_line_and_leave_no_index(tmp_path, capsys):
-    pytest.importorskip("apache_beam")
+def test_errors_are_one_line_and_leave_no_index_and_without_beam_the_way_to_install_it_is_named(tmp_path, monkeypatch, capsys):
     (tmp_path / "a.txt").write_text("".join(f"line {n}\n" for n in range(200)))
     (tmp_path / "dev.txt").write_bytes(b"b\xe9d\n")  # the driver reads no dev text
     flags = ["--train", f"{tmp_path}/a.txt", "--dev", f"{tmp_path}/dev.txt", "--tokenizer", "char"]
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.util, "find_spec", lambda name: None)
+        assert main(["--out", str(tmp_path / "none"), *flags]) == 2
+    assert "pip install 'jexplicit[beam]'" in " ".join(capsys.readouterr().err.split()) and not (tmp_path / "none").exists()
+    pytest.importorskip("apache_beam")
     assert main(["--out", str(tmp_path / "out"), *flags]) == 2
     error = " ".join(capsys.readouterr().err.split())
     assert "dev.txt is not UTF-8 text" in error and "while running" not in error
-    with pytest.raises(ValueError, match="no shards"):
-        read_shards(tmp_path / "out/dev")
+    refused("no shards", read_shards, tmp_path / "out/dev")
     assert main(["--out", str(tmp_path / "other"), *flags, "--runner", "NoSuchRunner"]) == 2
     assert "NoSuchRunner" in capsys.readouterr().err
-
-
-def test_without_beam_the_way_to_install_it_is_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert main(["--out", str(tmp_path / "out")]) == 2
-    assert "pip install 'jexplicit[beam]'" in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "out").exists()

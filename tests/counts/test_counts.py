@@ -1,6 +1,5 @@
 """Every way of counting gives the counts of the double loop, wherever text and tables lie. Every comparison is exact."""
 
-import functools
 import itertools
 import json
 from collections import Counter
@@ -15,16 +14,9 @@ from refusals import refused
 from scipy.sparse import csr_array
 
 from jexplicit.counts import pairs, tables
-from jexplicit.counts.pairs import DenseCounter, SparseCounter, count, count_contexts, count_sparse
-from jexplicit.counts.tables import (
-    Saving,
-    feed,
-    merge_counts,
-    read_tables,
-    windows,
-    write_table,
-    write_tables_index,
-)
+from jexplicit.counts.pairs import count, count_contexts, count_sparse, window_pairs
+from jexplicit.counts.tables import merge_counts, read_tables, sum_tables, windows, write_table, write_tables_index
+from jexplicit.data import contexts
 from jexplicit.data.contexts import context_columns, with_leading_pads
 from jexplicit.runs.devices import data_mesh
 
@@ -47,15 +39,14 @@ def assert_same(found, expected):
             assert np.all(C.data > 0)
 
 
-def counted(stream=STREAM, vocab_size=N, sizes: Any = (10**6,), counter=None, radius=K, **options):
-    """A counter that got windows of these sizes, again and again."""
-    counter, start = counter or SparseCounter(radius, vocab_size, **options), 0
-    x = np.append(np.zeros(radius - 1, stream.dtype), stream)  # any part of a text
+def counted(stream=STREAM, vocab_size=N, sizes=(10**6,), radius=K):
+    """Sparse counts of windows of these sizes, again and again."""
+    x, start, parts = np.append(np.zeros(radius - 1, stream.dtype), stream), 0, []  # any part of a text
     for size in itertools.cycle(sizes):
-        counter.add(x[start : start + radius + size])
+        parts.append(window_pairs(x[start : start + radius + size], radius, vocab_size))
         if (start := start + size) >= len(x) - radius:
             break
-    return counter
+    return sum_tables(parts)
 
 
 def written(folder, counts):
@@ -78,17 +69,14 @@ WAYS: dict[str, Any] = {  # of documents, vocabulary, and a folder
         )
         for chunk, devices in ((5, 8), (10**6, 2), (7, 1))
     },
-    **{
-        f"sparse of {s}": lambda d, N, _, s=s: counted(stream_of(d, np.uint8), N, s).tables()
-        for s in ((1,), (64, 1, 3), (10**6,))
-    },
+    **{f"sparse of {s}": lambda d, N, _, s=s: counted(stream_of(d, np.uint8), N, s) for s in ((1,), (64, 1, 3), (10**6,))},
     "sparse stream": lambda d, N, _: count_sparse(stream_of(d, np.int64), radius=K, vocab_size=N),
     "shards": lambda d, N, folder: count(shards_of(folder, d, vocab_size=N), radius=K, vocab_size=N),
     "sparse shards": lambda d, N, folder: count_sparse(shards_of(folder, d, vocab_size=N), radius=K, vocab_size=N),
     "larger radius": lambda d, N, _: count(stream_of(d, np.int32), radius=K + 2, vocab_size=N)[:K],
     "dense parts": lambda d, N, _: merge_counts((), *parts_of(count, d, N)[::-1]),
     "sparse parts": lambda d, N, _: merge_counts(*parts_of(count_sparse, d, N), ()),
-    "files": lambda d, N, folder: written(folder, counted(stream_of(d), N).tables()),
+    "files": lambda d, N, folder: written(folder, counted(stream_of(d), N)),
 }
 new = np.array([0, 3, 6, 1, 2, 5, 4])
 TEXTS = {  # documents, vocabulary
@@ -140,14 +128,10 @@ def test_tables_are_flushed_before_a_cell_can_overflow_and_counts_stay_exact(dev
     assert_same(count(STREAM, radius=K, vocab_size=N, mesh=data_mesh(devices), chunk=3), EXPECTED)
     assert len(flushed) > K * (len(STREAM) // bound)
     assert max(C.sum() for C in flushed) < bound  # so no cell, and no sum of cells, came near it
-    monkeypatch.setattr(pairs, "_block_positions", 30)
     ones = np.array([0, *[1] * 100, 0], np.uint8)
-    for found in (count(ones, radius=1, vocab_size=3, chunk=10), counted(ones, 3, radius=1).tables()):
+    for found in (count(ones, radius=1, vocab_size=3, chunk=10), counted(ones, 3, (30,), radius=1)):
         assert found[0].dtype == np.int64
         assert_same(found, [np.array([[0, 1, 0], [1, 99, 0], [0, 0, 0]])])
-
-
-# A pass over a stream: windows, saves, kills
 
 
 def test_windows_together_are_the_stream_each_after_its_context():
@@ -156,67 +140,6 @@ def test_windows_together_are_the_stream_each_after_its_context():
         np.testing.assert_array_equal(np.concatenate([part[radius:] for part in parts]), STREAM[1:])
         for n, part in enumerate(parts):
             np.testing.assert_array_equal(part, padded[n * span : n * span + len(part)])
-
-
-class Killed(Exception):
-    pass
-
-
-class Fragile(DenseCounter):
-    """A counter that dies after some windows."""
-
-    left = 10**6
-
-    def add(self, window):
-        if self.left == 0:
-            raise Killed
-        self.left -= 1
-        super().add(window)
-
-
-Fragile.__name__ = DenseCounter.__name__  # what it saves, a DenseCounter may go on from
-
-
-def fed(saving, left=10**6):
-    """The counts of a counter that dies after so many windows, or None."""
-    counter = Fragile(K, N, chunk=20)
-    counter.left = left
-    try:
-        feed(counter, STREAM, 1, len(STREAM), saving=saving)
-    except Killed:
-        return None
-    return counter.tables()
-
-
-def test_a_pass_killed_after_any_window_goes_on_exactly_and_what_was_saved_is_not_counted_again(tmp_path):
-    for seconds, left in itertools.product((-1.0, 1e9), (0, 3, 6)):  # a save after every window, or none
-        saving = Saving(tmp_path / f"{seconds}_{left}", seconds)
-        for kill in (1, 2):
-            assert kill * left * 20 >= len(STREAM) - 20 or fed(saving, left) is None
-        assert_same(fed(saving), EXPECTED)
-        assert seconds > 0 or fed(saving, 0) is not None  # all is counted: no window is left
-    reports, options = [], {"radius": K, "vocab_size": N, "saving": Saving(tmp_path / "sparse", -1.0)}
-    for _ in range(2):
-        assert_same(count_sparse(STREAM, **options, progress=lambda *now: reports.append(now)), EXPECTED)
-    assert reports == [(len(STREAM) - 1,) * 2]
-
-
-def test_partial_counts_of_another_pass_and_damaged_ones_are_refused(tmp_path, monkeypatch):
-    saving, path = Saving(tmp_path, -1.0), tmp_path / "process_0_of_1.npz"
-    pass_over = functools.partial(count, vocab_size=N, saving=saving)
-    pass_over(STREAM, radius=K)
-    other = np.where(np.arange(len(STREAM)) == 1, 3 - 2 * (STREAM[1] == 3), STREAM).astype(STREAM.dtype)
-    for stream, radius in ((other, K), (STREAM, K + 1)):
-        said = r"process_0_of_1\.npz holds partial counts of another text, radius or vocabulary"
-        refused(said, pass_over, stream, radius=radius)
-    data = path.read_bytes()
-    for damaged in (data[: len(data) // 2], flipped(data, len(data) // 2)):
-        path.write_bytes(damaged)
-        refused(r"process_0_of_1\.npz is damaged", pass_over, STREAM, radius=K)
-    path.rename(tmp_path / "process_1_of_2.npz")
-    refused("begun by 2 processes, and these are 1", pass_over, STREAM, radius=K)
-    monkeypatch.setattr("jax.process_count", lambda: 2)  # a process may begin after another of its run has saved
-    assert_same(fed(saving), EXPECTED)
 
 
 # Refusals
@@ -242,10 +165,6 @@ def test_streams_options_and_counts_that_are_refused(tmp_path):
     for way, (radius, size) in itertools.product((count, count_sparse), ((2, 3), (1, 4))):
         a, b = (way(np.array([0, 1, 0]), radius=r, vocab_size=n) for r, n in ((1, 3), (radius, size)))
         refused(f"{radius} offsets and vocabulary {size}: count both with the same radius", merge_counts, a, b)
-    counter = counted()
-    for window in (STREAM[: K - 1], STREAM[None], STREAM.astype(np.float64), [0, 0, 0, 1, N]):
-        refused("pass one axis of integers, K = 3 context tokens|token id 7", counter.add, np.array(window))
-    assert_same(counter.tables(), EXPECTED)
     stream = shards_of(tmp_path, DOCUMENTS, vocab_size=N)
     path = tmp_path / stream.shards[1].file
     path.write_bytes(flipped(path.read_bytes(), 3))
@@ -254,7 +173,7 @@ def test_streams_options_and_counts_that_are_refused(tmp_path):
 
 def test_damaged_foreign_and_unfinished_counts_are_refused(tmp_path):
     refused("holds no whole counts", read_tables, tmp_path)
-    written(tmp_path, counted().tables())
+    written(tmp_path, counted())
     refused("counts of another tokenizer", read_tables, tmp_path, tokenizer="xyz")
     path, index = tmp_path / "offset_2.npz", tmp_path / "index.json"
     data, text = path.read_bytes(), index.read_text()
@@ -284,7 +203,7 @@ def test_every_level_of_contexts_is_that_of_dictionaries(monkeypatch):
 
     # keys are numbered again where they would grow too large: never, once, often
     for length, largest in ((1, 2**63 - 1), (3, 40), (4, 2**63 - 1), (4, 100), (4, 40)):
-        monkeypatch.setattr(pairs, "_largest", largest)
+        monkeypatch.setattr(contexts, "_largest", largest)
         found, again = (count_contexts(X[m, :length], Y[m], N) for m in (np.arange(300), order))
         for one, other in zip(itertools.chain(*found), itertools.chain(*again), strict=True):
             np.testing.assert_array_equal(one, other)  # the order of positions changes nothing
@@ -301,7 +220,7 @@ def test_every_level_of_contexts_is_that_of_dictionaries(monkeypatch):
             assert len(level.contexts) == len(numbers)
             expected = sorted((numbers[x] * N + y, n) for (x, y), n in counts[n].items())
             assert list(zip(keys_of(level).tolist(), level.counts.tolist(), strict=True)) == expected
-    monkeypatch.setattr(pairs, "_largest", 2**63 - 1)
+    monkeypatch.setattr(contexts, "_largest", 2**63 - 1)
     one, two = count_contexts(np.array([[255, 255], [255, 0]], np.uint8), np.array([255, 0], np.uint8), 256)
     assert keys_of(one, 256).tolist() == two.contexts.tolist() == [255 * 256, 255 * 256 + 255]  # they do not wrap
     assert keys_of(two, 256).tolist() == [0, 256 + 255]

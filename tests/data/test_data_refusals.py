@@ -13,7 +13,7 @@ from tables import refuse
 from jexplicit.data.contexts import contexts, hold_out
 from jexplicit.data.corpora import check_reading, read_documents, sample_documents, split_documents, text_corpus
 from jexplicit.data.images import Images, check_images, one_hot, pixel_features
-from jexplicit.data.shards import write_shards, write_stream
+from jexplicit.data.shards import write_shards
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 
 FILES: list[tuple[str, bytes, str | None, str]] = [  # a file's name, its bytes, the field that is read, and the message
@@ -75,10 +75,6 @@ def pixels(values, levels=256) -> Callable[[Path], Any]:
     return lambda _: pixel_features(np.array(values), levels)
 
 
-def streamed(*tokens: int) -> Callable[[Path], Any]:
-    return lambda folder: write_stream(folder, lambda done: [(np.array(tokens), 1)], vocab_size=9)
-
-
 def trained(documents, **options) -> Callable[[Path], Any]:
     return lambda _: train_tokenizer(documents, **options)
 
@@ -113,12 +109,9 @@ CALLS: list[tuple[Callable[[Path], Any], str]] = [  # given a folder
     (trained(["abc"], vocab_size=99), "vocabulary size 99 is more than the text allows: use 12 or less"),
     (trained("to be"), r"a text of 5 characters .*, \[text\]"),
     (lambda _: encode_documents(train_tokenizer(["to be"]), "to be"), "a text of 5 characters instead of documents"),
-    (lambda folder: Tokenizer.load(folder / "gone.model"), "no tokenizer at .*gone.model .*: check the path, or train one"),
+    (lambda folder: Tokenizer.load(folder / "gone.model"), "no tokenizer at .*gone.model: choose bpe, word or char, or give"),
     (lambda _: Tokenizer(b"junk", "bpe"), "damaged or foreign model of kind .*: use a model of train_tokenizer"),
     # shards
-    (streamed(5), "end in token 5"),
-    (streamed(-1, 0), "token id -1 in a vocabulary of 9"),
-    (streamed(9, 0), "token id 9 in a vocabulary of 9"),
     (lambda folder: characters(folder, ["", ""]), "no token for"),
     (lambda folder: characters(folder, ["to be"])[::2], "every 2-th token"),
     # images

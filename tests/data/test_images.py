@@ -1,4 +1,4 @@
-"""Images: the embedded digits, idx files, PNGs, files of NumPy, and everything about them that is refused."""
+"""Images: the embedded digits, idx files, pictures, files of NumPy, and everything about them that is refused."""
 
 import gzip
 import zipfile
@@ -14,90 +14,18 @@ from sklearn.datasets import load_digits
 
 from jexplicit.data.images import FILES, pixel_features, read_grey_images, read_image, read_images, read_parts
 
-
-def some_images(M: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    return np.random.default_rng(seed).integers(1, 256, (M, 5, 4), np.uint8), (np.arange(M) % 3).astype(np.uint8)
+RNG = np.random.default_rng(0)
+X = {part: RNG.integers(2, 256, (M, 5, 4), np.uint8) for part, M in (("train", 6), ("test", 3))}
+Y = {"train": np.array([0, 0, 1, 1, 2, 2], np.uint8), "test": np.array([0, 2, 2], np.uint8)}
+PARTS = dict(zip(FILES, (X["train"], Y["train"], X["test"], Y["test"]), strict=True))
 
 
 def write(folder, compressed: bool = True, /, **changed: bytes) -> None:
     """The four files of a small data set, some of them with other bytes."""
     folder.mkdir(exist_ok=True)
-    parts = dict(zip(FILES, (*some_images(12), *some_images(6, seed=1)), strict=True))
     for part, file in FILES.items():
-        content = changed.get(part, idx_bytes(parts[part]))
+        content = changed.get(part, idx_bytes(PARTS[part]))
         (folder / (f"{file}.gz" if compressed else file)).write_bytes(gzip.compress(content) if compressed else content)
-
-
-def test_idx_files_come_back_as_they_were_written_and_the_hash_covers_every_pixel_and_label(tmp_path, monkeypatch):
-    for compressed in (True, False):
-        write(tmp_path / str(compressed), compressed)
-        data = read_images("mnist", tmp_path / str(compressed))
-        assert data.levels == 256 and data.outputs == 3
-        for part, expected in zip(FILES, (*some_images(12), *some_images(6, seed=1)), strict=True):
-            np.testing.assert_array_equal(getattr(data, part), expected)
-            changed = expected.copy()
-            changed[-1] ^= 1
-            assert data._replace(**{part: changed}).sha256 != data.sha256
-    monkeypatch.setenv("JEXPLICIT_DATA_DIR", str(tmp_path))
-    assert read_images("True").name == "True" and read_images("True").sha256 == data.sha256  # named by its content
-
-
-def test_the_embedded_digits_are_scikit_learns_cut_in_two():
-    data, (X, Y) = read_images("digits"), load_digits(return_X_y=True)
-    np.testing.assert_array_equal(np.concatenate([data.train_images, data.test_images]).reshape(-1, 64), X)
-    np.testing.assert_array_equal(np.concatenate([data.train_labels, data.test_labels]), Y)
-    assert (len(data.train_labels), len(data.test_labels), data.levels) == (1437, 360, 17)
-
-
-def test_mnist_is_mnist(data_dir):
-    data = read_images("mnist", f"{data_dir}/mnist")
-    assert data.train_images.shape == (60_000, 28, 28) and data.test_images.shape == (10_000, 28, 28)
-    assert np.bincount(data.train_labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
-    # the mean L1 norm with the paper's preprocessing, measured elsewhere as 105.10; half a unit of the last digit
-    assert pixel_features(data.train_images, 256, np.float64).sum(axis=1).mean() == pytest.approx(105.10, abs=0.005)
-
-
-def test_pixel_features_are_the_papers():
-    for dtype, levels in ((np.float64, 256), (np.float32, 17)):
-        X = np.random.default_rng(0).integers(0, levels, (7, 3, 4), np.uint8)
-        H = pixel_features(X, levels, dtype)
-        assert H.dtype == dtype and 0 < H.min() and H.max() <= 1
-        np.testing.assert_allclose(H, reference.pixel_features(X, levels), rtol=2 * float(np.finfo(dtype).eps))  # one division
-    assert pixel_features(np.array([[[0, 1]]]), 2).tolist() == [[0.5, 1.0]]  # black and white
-
-
-def test_idx_files_that_are_damaged_foreign_or_missing_are_named(tmp_path, monkeypatch):
-    images, labels = map(idx_bytes, some_images(12))
-    bad: list[tuple[dict[str, bytes], str]] = [
-        ({"train_images": images[:-1]}, r"is truncated.*\(12, 5, 4\) values and 239 follow"),
-        ({"train_images": images[:9]}, "is truncated"),
-        ({"test_labels": labels + b"\0"}, "has extra bytes"),
-        ({"test_labels": b""}, "magic number 0"),
-        ({"train_images": idx_bytes(np.ones((12, 5, 4, 3)))}, "train-images.*four dimensions, as of colour images: only grey"),
-        ({"train_images": labels, "train_labels": images}, r"magic number 2049, that of labels; expected 2051.*swapped"),
-    ]
-    for changed, message in bad:
-        write(tmp_path, **changed)
-        refused(message, read_images, "mnist", tmp_path)
-    (tmp_path / f"{FILES['test_labels']}.gz").unlink()
-    write(tmp_path / "cut")
-    path = tmp_path / "cut" / f"{FILES['train_images']}.gz"
-    path.write_bytes(path.read_bytes()[:-20])
-    refused("train-images.*is not a whole gzip file", read_images, "mnist", tmp_path / "cut")
-    monkeypatch.delenv("JEXPLICIT_DATA_DIR", raising=False)
-    for name, place, said in (
-        ("mnist", tmp_path / "nowhere", "nowhere"),
-        ("digits", tmp_path, "embedded"),
-        ("mnist", None, r"without a folder.*data_dir=DIR.*JEXPLICIT_DATA_DIR"),
-    ):
-        refused(said, read_images, name, place)
-
-
-# PNGs and files of NumPy
-
-RNG = np.random.default_rng(0)
-X = {part: RNG.integers(2, 256, (M, 5, 4), np.uint8) for part, M in (("train", 6), ("test", 3))}
-Y = {"train": np.array([0, 0, 1, 1, 2, 2], np.uint8), "test": np.array([0, 2, 2], np.uint8)}
 
 
 def write_image(path, array, mode: str | None = None):
@@ -125,6 +53,44 @@ def labelled(data):
     return [sorted(zip(labels, map(bytes, images), strict=True)) for labels, images in parts]
 
 
+# Data sets
+
+
+def test_idx_files_come_back_as_they_were_written_and_the_hash_covers_every_pixel_and_label(tmp_path, monkeypatch):
+    for compressed in (True, False):
+        write(tmp_path / str(compressed), compressed)
+        data = read_images("mnist", tmp_path / str(compressed))
+        assert data.levels == 256 and data.outputs == 3
+        for part, expected in PARTS.items():
+            np.testing.assert_array_equal(getattr(data, part), expected)
+            changed = expected.copy()
+            changed[-1] ^= 1
+            assert data._replace(**{part: changed}).sha256 != data.sha256
+    monkeypatch.setenv("JEXPLICIT_DATA_DIR", str(tmp_path))
+    assert read_images("True").name == "True" and read_images("True").sha256 == data.sha256  # named by its content
+
+
+def test_mnist_is_mnist(data_dir):
+    data = read_images("mnist", f"{data_dir}/mnist")
+    assert data.train_images.shape == (60_000, 28, 28) and data.test_images.shape == (10_000, 28, 28)
+    assert np.bincount(data.train_labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    # the mean L1 norm with the paper's preprocessing, measured elsewhere as 105.10; half a unit of the last digit
+    assert pixel_features(data.train_images, 256, np.float64).sum(axis=1).mean() == pytest.approx(105.10, abs=0.005)
+
+
+def test_the_embedded_digits_are_scikit_learns_cut_in_two_and_pixel_features_the_papers():
+    data, (whole, labels) = read_images("digits"), load_digits(return_X_y=True)
+    np.testing.assert_array_equal(np.concatenate([data.train_images, data.test_images]).reshape(-1, 64), whole)
+    np.testing.assert_array_equal(np.concatenate([data.train_labels, data.test_labels]), labels)
+    assert (len(data.train_labels), len(data.test_labels), data.levels) == (1437, 360, 17)
+    for dtype, levels in ((np.float64, 256), (np.float32, 17)):
+        images = np.random.default_rng(0).integers(0, levels, (7, 3, 4), np.uint8)
+        H = pixel_features(images, levels, dtype)
+        assert H.dtype == dtype and 0 < H.min() and H.max() <= 1
+        np.testing.assert_allclose(H, reference.pixel_features(images, levels), rtol=2 * float(np.finfo(dtype).eps))
+    assert pixel_features(np.array([[[0, 1]]]), 2).tolist() == [[0.5, 1.0]]  # black and white
+
+
 def test_folders_of_pngs_and_npz_files_are_the_images_with_their_labels(tmp_path):
     expected = [sorted(zip(Y[part], map(bytes, X[part]), strict=True)) for part in ("train", "test")]
     for labels in (("9", "10", "11"), ("a", "b", "c")):  # by number, and by name
@@ -144,17 +110,37 @@ def test_folders_of_pngs_and_npz_files_are_the_images_with_their_labels(tmp_path
 def test_any_part_of_folders_has_all_classes(tmp_path):
     """Users hold the last images out and limit to the first ones."""
     for label, levels in {"a": range(1, 31), "b": range(101, 131)}.items():
-        for level in levels:
-            for part in ("train", "test"):
-                write_image(tmp_path / part / label / f"{level}.png", np.full((2, 2), level, np.uint8))
+        for level, part in ((level, part) for level in levels for part in ("train", "test")):
+            write_image(tmp_path / part / label / f"{level}.png", np.full((2, 2), level, np.uint8))
     data, few = (read_images(str(tmp_path), limit=limit) for limit in (None, 20))
     np.testing.assert_array_equal(data.train_images[:, 0, 0] // 100, data.train_labels)
     assert set(data.train_labels[:9]) == set(data.test_labels[-9:]) == {0, 1}
     np.testing.assert_array_equal(few.train_images, data.train_images[:20])  # the same permutation every time
 
 
-def test_files_and_folders_that_would_be_misread_are_refused(tmp_path):
-    np.savez(tmp_path / "keys.npz", images=X["train"], y_train=Y["train"])
+def test_data_sets_that_are_damaged_foreign_or_missing_are_named(tmp_path, monkeypatch):
+    images, labels = idx_bytes(X["train"]), idx_bytes(Y["train"])
+    bad: list[tuple[dict[str, bytes], str]] = [
+        ({"train_images": images[:-1]}, r"is truncated.*\(6, 5, 4\) values and 119 follow"),
+        ({"train_images": images[:9]}, "is truncated"),
+        ({"test_labels": labels + b"\0"}, "has extra bytes"),
+        ({"test_labels": b""}, "magic number 0"),
+        ({"train_images": idx_bytes(np.ones((12, 5, 4, 3)))}, "train-images.*four dimensions, as of colour images: only grey"),
+        ({"train_images": labels, "train_labels": images}, r"magic number 2049, that of labels; expected 2051.*swapped"),
+    ]
+    for changed, message in bad:
+        write(tmp_path / "idx", **changed)
+        refused(message, read_images, "mnist", tmp_path / "idx")
+    path = tmp_path / "idx" / f"{FILES['train_images']}.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    refused("train-images.*is not a whole gzip file", read_images, "mnist", tmp_path / "idx")
+    monkeypatch.delenv("JEXPLICIT_DATA_DIR", raising=False)
+    for name, place, said in (
+        ("mnist", tmp_path / "nowhere", "nowhere"),
+        ("digits", tmp_path, "embedded"),
+        ("mnist", None, r"without a folder.*data_dir=DIR.*JEXPLICIT_DATA_DIR"),
+    ):
+        refused(said, read_images, name, place)
     for changed, message in [
         ({"x_train": X["train"] / 255}, r"x_train are float64 from .* use \(255 \* X\).round"),
         ({"x_train": np.ones((6, 5, 4, 3))}, r"x_train has the shape \(6, 5, 4, 3\).*average the colours"),
@@ -168,16 +154,17 @@ def test_files_and_folders_that_would_be_misread_are_refused(tmp_path):
     (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:100])
     for name in ("b.npz", "nowhere.npz"):
         refused(f"{name} cannot be read", read_parts, tmp_path / name)
+    np.savez(tmp_path / "keys.npz", images=X["train"], y_train=Y["train"])
     keys = "holds images, y_train and no x_train, x_test, y_test: save images as x_train"
     refused(keys, read_parts, tmp_path / "keys.npz")
+
+
+def test_folders_that_would_be_misread_are_refused(tmp_path):
     folder = write_folders(tmp_path / "shapes")
-    for loose, said in [
-        ("train/loose.png", "loose.png has no label: put it in a folder of its label"),
-        ("test/12/1.png", "has no folder 12"),
-    ]:
-        path = write_image(folder / loose, X["test"][0])
-        refused(said, read_parts, folder)
-        path.unlink()
+    loose = write_image(folder / "train/loose.png", X["test"][0])
+    refused("loose.png has no label: put it in a folder of its label", read_parts, folder)
+    loose.unlink()
+    (folder / "test/12").mkdir()
     refused("has no folder 12", read_parts, folder)
     (folder / "test/12").rmdir()
     write_image(folder / "train/9/8.png", X["test"][0].T.copy())
@@ -186,6 +173,9 @@ def test_files_and_folders_that_would_be_misread_are_refused(tmp_path):
     refused("holds neither train-images-idx3-ubyte nor .*train/LABEL/.*npz", read_parts, folder / "train/9")
     (tmp_path / "empty/train").mkdir(parents=True)
     refused(r"train holds no folder: put the images there as .*/LABEL/\*", read_parts, tmp_path / "empty")
+
+
+# Pictures
 
 
 def test_images_of_any_mode_become_grey_on_white_as_they_are_shown(tmp_path):
@@ -226,8 +216,7 @@ def test_images_are_read_from_files_and_folders_of_every_kind_and_files_without_
     order = [1, 2, 0, 0, 0, *range(3), *range(3)]  # paths in alphabetical order: 11 before 9
     np.testing.assert_array_equal(np.stack(images), expected[order])
     (tmp_path / "a.txt").write_text("no image")
-    data = (tmp_path / "all.npy").read_bytes()
-    (tmp_path / "bad.npy").write_bytes(data.replace(b"{'descr", b"{{'desc"))
+    (tmp_path / "bad.npy").write_bytes((tmp_path / "all.npy").read_bytes().replace(b"{'descr", b"{{'desc"))
     with zipfile.ZipFile(tmp_path / "text.npz", "w") as file:
         file.writestr("a.txt", "text")
     np.savez(tmp_path / "two.npz", a=expected, b=expected)
@@ -245,10 +234,7 @@ def test_images_are_read_from_files_and_folders_of_every_kind_and_files_without_
         ("none.npy", "holds no image"),
     ]:
         refused(f"{name}.*{said}", read_grey_images, [str(tmp_path / name)])
-
-
-def test_pngs_are_brought_to_fewer_levels_unless_they_have_no_more(tmp_path):
-    image = np.arange(20, dtype=np.uint8).reshape(5, 4) % 17
+    image = np.arange(20, dtype=np.uint8).reshape(5, 4) % 17  # of fewer levels
     np.save(tmp_path / "a.npy", image)
     for name, png in (("scaled", 15 * image), ("same", image)):
         paths = [str(tmp_path / "a.npy"), str(write_image(tmp_path / f"{name}.png", png))]

@@ -1,6 +1,5 @@
 """Corpora and token streams in shards: whole and exact whatever interrupts the writing, and every damage named."""
 
-import contextlib
 import errno
 import gzip
 import itertools
@@ -18,7 +17,6 @@ from jexplicit.data import corpora
 from jexplicit.data import shards as module
 from jexplicit.data.corpora import (
     Corpus,
-    docs_corpus,
     iterate_split,
     overlap,
     read_documents,
@@ -30,16 +28,15 @@ from jexplicit.data.corpora import (
     text_sizes,
 )
 from jexplicit.data.shards import (
-    cached_streams,
     count_tokens,
     read_shards,
     read_sizes,
+    tokenize_corpus,
     write_shards,
     write_sizes,
 )
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs import files
-from jexplicit.runs.files import cache_entries
 from launch.shards import main
 
 DOCUMENTS = ["to be", "or not", "", "to be", "that", "is", "the", "question", "whether", "'tis", "nobler", "in the mind", "to"]
@@ -59,11 +56,7 @@ def write(folder: Path, tokenizer: Tokenizer, documents=DOCUMENTS, shard_tokens:
     return write_shards(folder, iter(documents), tokenizer, shard_tokens=shard_tokens)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {f"{path.relative_to(folder)}": path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-# The stream
+# Shards
 
 
 @pytest.mark.parametrize("shard_tokens", [1, 12, 10**6])
@@ -72,8 +65,9 @@ def test_shards_are_the_stream_of_encode_documents(tmp_path, tokenizer, shard_to
     assert len(stream.shards) == {1: 7, 12: 6, 10**6: 1}[shard_tokens]
     assert stream.dtype == whole.dtype == stream[:].dtype
     assert (len(stream), stream.documents, stream.tokenizer) == (len(whole), len(DOCUMENTS), tokenizer.sha256)
-    places = range(0, len(whole) + 2, 5), range(0, len(whole) + 2, 3)  # across files, past the end
-    for first, last in itertools.product(*places):
+    for first, last in itertools.product(
+        range(0, len(whole) + 2, 5), range(0, len(whole) + 2, 3)
+    ):  # across files, past the end
         np.testing.assert_array_equal(stream[first:last], whole[first:last])
     np.testing.assert_array_equal(stream[-5:], whole[-5:])
     assert count_tokens(stream) == np.count_nonzero(whole)
@@ -82,41 +76,36 @@ def test_shards_are_the_stream_of_encode_documents(tmp_path, tokenizer, shard_to
     refused("another tokenizer or vocabulary: choose another folder", write, tmp_path, train_tokenizer(["xyz"], kind="char"))
 
 
-# Kills
+def test_a_writer_killed_at_any_moment_is_continued_exactly(tmp_path, tokenizer, monkeypatch):
+    def contents(folder):
+        return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".partial"}
 
-
-@contextlib.contextmanager
-def killed_at(fatal: int, monkeypatch, moment: str = "before"):
-    """The process dies at this write of a file: before it, in the middle of it, or after it."""
-    writes, write_whole = iter(range(100)), files.write_whole
-
-    def write_or_die(path, write):
-        dies = next(writes) == fatal
-        if dies and moment == "middle":
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.with_name(path.name + ".partial").write_bytes(b"\xff\xff\xff")
-        if not dies or moment == "after":
-            write_whole(path, write)
-        if dies:
-            raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        for place in ("jexplicit.data.shards", "jexplicit.runs.files", "launch.shards"):
-            patch.setattr(f"{place}.write_whole", write_or_die)
-        yield
-
-
-def test_a_killed_writer_is_continued_exactly(tmp_path, tokenizer, monkeypatch):
-    shards, expected = len(write(tmp_path / "whole", tokenizer).shards), contents(tmp_path / "whole")
+    shards, expected, write_whole = (
+        len(write(tmp_path / "whole", tokenizer).shards),
+        contents(tmp_path / "whole"),
+        files.write_whole,
+    )
     fatals = (0, 1, 2, 5, 2 * shards - 1, 2 * shards)  # an index with each shard, and the last index
     for moment, fatal in itertools.product(("before", "middle", "after"), fatals):
-        folder = tmp_path / f"{moment}_{fatal}"
-        with killed_at(fatal, monkeypatch, moment):
+        folder, writes = tmp_path / f"{moment}_{fatal}", iter(range(100))
+
+        def write_or_die(path, write, moment=moment, fatal=fatal, writes=writes):
+            dies = next(writes) == fatal
+            if dies and moment == "middle":
+                put(path.with_name(path.name + ".partial"), b"\xff\xff\xff")
+            if not dies or moment == "after":
+                write_whole(path, write)
+            if dies:
+                raise Killed
+
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            for place in ("jexplicit.data.shards", "jexplicit.runs.files"):
+                patch.setattr(f"{place}.write_whole", write_or_die)
             write(folder, tokenizer)
         if fatal < 2 * shards or moment != "after":  # the last index was not written
             refused(r"no shards|not all written", read_shards, folder)
         np.testing.assert_array_equal(write(folder, tokenizer)[:], encode_documents(tokenizer, DOCUMENTS))
-        assert {name: data for name, data in contents(folder).items() if not name.endswith(".partial")} == expected
+        assert contents(folder) == expected
 
 
 def test_only_the_rest_is_tokenised_after_a_kill_or_on_a_disk_that_was_full(tmp_path, tokenizer, monkeypatch):
@@ -138,38 +127,27 @@ def test_only_the_rest_is_tokenised_after_a_kill_or_on_a_disk_that_was_full(tmp_
     assert seen == [10, 12, 13]  # 8 were in shards
 
 
-# Damage
-
-
-def test_a_shard_that_is_cut_or_gone_is_named(tmp_path, tokenizer):
-    stream = write(tmp_path, tokenizer)
-    path = tmp_path / "00001.tokens"
-    size = path.stat().st_size
-    path.write_bytes(b"")
-    refused(rf"00001\.tokens: 0 bytes, and the index says {size} bytes", write, tmp_path, tokenizer)
-    refused(r"00001\.tokens ends after 0 of \d+ tokens", lambda: stream[:])  # it was open
-    path.unlink()
-    refused(r"00001\.tokens: missing", write, tmp_path, tokenizer)
-    refused(r"00001\.tokens cannot be read", lambda: stream[:])
-
-
 def test_damaged_shards_and_indices_are_named(tmp_path, tokenizer):
-    stream = write(tmp_path, tokenizer)
+    stream, index = write(tmp_path, tokenizer), tmp_path / "index.json"
     path = tmp_path / stream.shards[2].file
-    data = path.read_bytes()
+    data, written = path.read_bytes(), index.read_bytes()
     path.write_bytes(flipped(data, len(data) // 2))
     refused(rf"{path.name} is damaged \(CRC-32", stream.verify)
     stream.verify(0, 5)  # elsewhere
+    path.write_bytes(b"")
+    refused(rf"{path.name}: 0 bytes, and the index says {len(data)} bytes", write, tmp_path, tokenizer)
+    refused(rf"{path.name} ends after 0 of \d+ tokens", lambda: stream[:])  # it was open
+    path.unlink()
+    refused(rf"{path.name}: missing", write, tmp_path, tokenizer)
+    refused(rf"{path.name} cannot be read", lambda: stream[:])
     path.write_bytes(data)
-    index = tmp_path / "index.json"
-    data = index.read_bytes()
-    for place in range(0, len(data), 29):
-        index.write_bytes(flipped(data, place))
+    for place in range(0, len(written), 29):
+        index.write_bytes(flipped(written, place))
         try:
             assert read_shards(tmp_path) == stream  # a space became no less blank
         except ValueError as error:
             assert "index" in str(error) and "is damaged" in str(error)
-    known = {name: value for name, value in json.loads(data).items() if name != "crc32"}
+    known = {name: value for name, value in json.loads(written).items() if name != "crc32"}
     shard = known["shards"][0]
     for change, said in (
         *(({"vocab_size": value}, "is damaged or of ") for value in ("x", None, 0, 1.5)),
@@ -260,23 +238,6 @@ def test_a_text_corpus_is_read_again_by_every_loop_and_its_hash_is_of_documents_
 # Documentation as a corpus
 
 
-def test_docs_corpus_is_parsed_once_and_again_where_the_cache_is_damaged_or_cannot_be_written(tmp_path, monkeypatch):
-    parsed, calls = ("first topic", "second, with a lone \ud800 surrogate", "third", "fourth"), []
-    source = tmp_path / "module.py"
-    monkeypatch.setattr(corpora, "_standard_library_documents", lambda: calls.append(1) or parsed)
-    monkeypatch.setattr(corpora, "_standard_library", lambda: [source])
-    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
-    source.write_text("'a module'")
-    corpus = docs_corpus()
-    assert docs_corpus(keep=True) == docs_corpus(keep=True) == corpus and len(calls) == 2
-    (entry,) = cache_entries(tmp_path / "cache")  # launch.cache lists and clears it
-    (entry.path / "documents.json").write_text("[")
-    assert docs_corpus(keep=True) == corpus and len(calls) == 3
-    source.write_text("'a longer module'")
-    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(source))
-    assert docs_corpus(keep=True) == corpus and len(calls) == 4
-
-
 SOURCE = (
     "'m'\nif x:\n def a(): 'a'\nelse:\n class b:\n  'b'\n  async def c(): 'c'\ntry:\n def d(): 'd'\nexcept E:\n def e(): 'e'\n"
 )
@@ -301,15 +262,13 @@ def test_sizes_and_overlap_are_those_of_a_loop_and_are_kept(tmp_path):
     loop = [sum(parts) for parts in zip(*((1, len(d.encode()), len(d), len(re.split(r"\s+", d))) for d in DEV), strict=True)]
     assert list(text_sizes(DEV)) == loop and list(text_sizes([])) == [0, 0, 0, 0]
     twins = [d for d in DEV if any(d.split() == t.split() for t in TRAIN)]
-    found = overlap(iter(DEV), iter(TRAIN))
-    assert found.documents == len(twins) / len(DEV) == 0.4
-    assert found.bytes == text_sizes(twins).bytes / text_sizes(DEV).bytes
+    found, seen = overlap(iter(DEV), iter(TRAIN)), []
+    assert found == (len(twins) / len(DEV), text_sizes(twins).bytes / text_sizes(DEV).bytes) and found.documents == 0.4
     assert overlap(DEV, DEV) == (1, 1) and overlap([], TRAIN) == (0, 0)
-    corpus, cache = Corpus("tiny", TRAIN, DEV), tmp_path / "cache"
-    made, read = (cached_streams(corpus, kind="char", vocab_size=None, cache_dir=cache) for _ in range(2))
-    assert read.cached and not made.cached
-    assert made.dev_sizes == read.dev_sizes == text_sizes(DEV)
-    assert made.dev_in_train == read.dev_in_train == found
+    text = tokenize_corpus(Corpus("tiny", TRAIN, DEV), "char", progress=lambda *now: seen.append(now))
+    assert (text.dev_sizes, text.dev_in_train, seen) == (text_sizes(DEV), found, [(3, 8), (8, 8)])
+    for stream, documents in ((text.train, TRAIN), (text.dev, DEV)):
+        np.testing.assert_array_equal(stream, encode_documents(text.tokenizer, documents))
     assert read_sizes(tmp_path) is None
     write_sizes(tmp_path, text_sizes(DEV))
     assert read_sizes(tmp_path) == text_sizes(DEV)
@@ -320,31 +279,17 @@ def test_sizes_and_overlap_are_those_of_a_loop_and_are_kept(tmp_path):
 # The command
 
 
-def test_the_command_gives_the_streams_of_launch_lm(tmp_path, capsys, monkeypatch):
-    path = lines(tmp_path / "a.txt", 700)
-    docs = Corpus("docs", *split_documents([f"n {n}\nand {n * n % 97}" for n in range(900)]))
-    monkeypatch.setattr("jexplicit.data.corpora.docs_corpus", lambda **_: docs)
-    limited = Corpus("docs", docs.train[:500], docs.dev[:50])  # as launch.lm limits a corpus in memory
-    for flags, corpus in ((["--train", path], text_corpus([path]).in_memory()), (["--preset", "tiny"], limited)):
-        out = tmp_path / flags[0]
-        assert main(["--out", str(out), *flags, "--vocab-size", "40"]) == 0
-        text = cached_streams(corpus, kind="bpe", vocab_size=40, cache_dir=tmp_path / "cache")
-        assert Tokenizer.load(out / "tokenizer.model") == text.tokenizer
-        for part, stream in (("train", text.train), ("dev", text.dev)):
-            found = read_shards(out / part)
-            np.testing.assert_array_equal(found[:], stream)
-            assert found.tokenizer == text.tokenizer.sha256
-    assert "630 documents" in capsys.readouterr().err
-
-
-def test_the_tokenizer_learns_from_a_sample_and_other_flags_or_text_are_refused(tmp_path, capsys):
+def test_the_command_writes_streams_of_a_tokenizer_of_a_sample_and_refuses_other_flags_or_text(tmp_path, capsys):
     a, b, out = lines(tmp_path / "a.txt", 300), lines(tmp_path / "b.txt", 12, "dev"), tmp_path / "out"
     command = ["--out", str(out), "--train", a, "--dev", b, "--tokenizer", "char", "--tokenizer-documents", "5", "--seed", "1"]
     written = [main(command) or (out / "train/00000.tokens").stat().st_mtime_ns for _ in range(2)]
     assert written[0] == written[1] > 2  # the second time, nothing is written
     tokenizer = Tokenizer.load(out / "tokenizer.model")
     assert tokenizer == train_tokenizer(sample_documents(read_documents([a]), 5, seed=1)[0], kind="char")
-    np.testing.assert_array_equal(read_shards(out / "dev")[:], encode_documents(tokenizer, read_documents([b])))
+    for part, file in (("train", a), ("dev", b)):
+        np.testing.assert_array_equal(read_shards(out / part)[:], encode_documents(tokenizer, read_documents([file])))
+        assert read_shards(out / part).tokenizer == tokenizer.sha256
+    assert "300 documents" in capsys.readouterr().err
 
     def refused_command(said, *more):
         assert main([*command, *more]) == 2

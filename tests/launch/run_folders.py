@@ -24,11 +24,9 @@ def folder() -> Path:
 
 
 def main(line: str, out: Path, *more: str) -> int:
-    """The exit status of a command, such as "icl one-step", run in this process with a cache of its own."""
+    """The exit status of a command, such as "icl one-step", run in this process."""
     command, *flags = line.split()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JEXPLICIT_CACHE_DIR", str(folder() / "cache"))
-        return importlib.import_module(cli.COMMANDS[command].module).main([*flags, "--out", str(out), *more])
+    return importlib.import_module(cli.COMMANDS[command].module).main([*flags, "--out", str(out), *more])
 
 
 @functools.cache

@@ -28,7 +28,7 @@ lm --train {{text}} --corpus tfds:x | --train with --corpus tfds:x: give one of 
 lm --corpus shards:{{tmp}} --tokenizer word | --tokenizer with --corpus shards:
 lm --corpus shards:{{tmp}} --limit 30 | give these flags to launch.shards
 lm --corpus shards:nowhere --methods cold | --methods cold with --corpus shards:DIR: use --methods unigram bigram explicit ngram
-lm --corpus shards:nowhere | nowhere/tokenizer.model cannot be read
+lm --corpus shards:nowhere | nowhere/tokenizer.model: choose bpe
 lm --corpus books | choose docs, text, shards:DIR or tfds:NAME
 lm --corpus text | --corpus text without --train
 lm --dev {{text}} | dev files go with --train
@@ -91,7 +91,6 @@ digits --methods kernel --grid 9 | --grid 9 of images 8 pixels wide: use at most
 digits --methods kernel --frequencies 500000 | 4 matrices of 1000000 x 1000000 numbers take 16,000 GB
 blur train --unroll 1 2 --meta-steps 1 | give each flag one number per stage
 blur nothing | choose one of train, tasks
-cache nothing | choose one of list, clear
 lm --field text | --field text without --train
 lm --train {{pairs}} --field text | line 1 has no field 'text'
 lm --train {{pairs}} | name the one that holds the text
@@ -136,7 +135,7 @@ def main(line: list[str]) -> int:
 def places(tmp_path_factory):
     """Files and folders, good and bad, by name; one small run."""
     base = tmp_path_factory.mktemp("places")
-    found = {name: base / name for name in ("tmp", "run", "cache", "damaged", "digits")}
+    found = {name: base / name for name in ("tmp", "run", "damaged", "digits")}
     for name, content in {
         **{"text.txt": "\n".join(TEXT), "two.txt": "ab\nef\n", "empty.txt": "", "latin.txt": "caf\xe9\n"},
         "pairs.jsonl": '{"sentence_good": "the cat sat", "sentence_bad": "cat the sat", "id": 0}',
@@ -146,10 +145,8 @@ def places(tmp_path_factory):
         found[name.partition(".")[0]] = base / name
     (base / "tmp").mkdir()
     (base / "tmp" / "other.txt").write_text("a file of no run")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JEXPLICIT_CACHE_DIR", str(base / "cache"))
-        flags = f"--tokenizer word --methods unigram --radius 1 --features cat --samples 0 --out {base}/run"
-        assert main(["lm", "--train", str(found["text"]), *flags.split()]) == 0
+    flags = f"--tokenizer word --methods unigram --radius 1 --features cat --samples 0 --out {base}/run"
+    assert main(["lm", "--train", str(found["text"]), *flags.split()]) == 0
     config = (base / "run" / "config.json").read_text()
     for name, content in {"damaged": config[:-50], "digits": json.dumps({**json.loads(config), "launcher": "digits"})}.items():
         shutil.copytree(base / "run", base / name)
@@ -161,7 +158,6 @@ def places(tmp_path_factory):
 def of_users(places, monkeypatch):
     """Wide lines, and no data."""
     monkeypatch.setenv("COLUMNS", "1000")
-    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(places["cache"]))
     monkeypatch.delenv("JEXPLICIT_DATA_DIR", raising=False)
 
 

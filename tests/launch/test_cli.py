@@ -25,16 +25,15 @@ def command(*arguments: str) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _own_program(monkeypatch, tmp_path):
+def _own_program(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["pytest"])
-    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
 
 
 def test_help_lists_every_command_and_version_is_that_of_the_package(capsys):
     assert cli.main([]) == cli.main(["--help"]) == cli.main(["-h"]) == 0
     assert cli.main(["--version"]) == 0
     printed = capsys.readouterr().out
-    for name in "lm sample score next explain export judge compare classify digits networks icl blur bench cache".split():
+    for name in "lm sample score next explain export judge compare classify digits networks icl blur bench data".split():
         assert f"  {name} " in printed and "Try first:" in printed
     assert printed.splitlines()[-1] == f"jexplicit {jexplicit.__version__}"
 
@@ -60,7 +59,7 @@ for name in sys.argv[1:]:
 
 def test_help_of_a_command_does_not_import_jax():
     names = "lm score next sample explain export judge compare digits classify icl shards beam bench".split()
-    names += ["networks compare", "feature-machine modular", "blur train", "cache list"]
+    names += ["networks compare", "feature-machine modular", "blur train"]
     answer = subprocess.run([sys.executable, "-c", EACH, *names], env=ENVIRONMENT, capture_output=True, text=True)
     assert answer.returncode == 0 and len(answer.stdout.splitlines()) == len(names), answer.stderr
     slow = {"jax", "flax", "scipy", "sklearn", "matplotlib", "orbax", "optax", "jexplicit.api", "icl.api"}
@@ -79,7 +78,7 @@ def test_a_typo_suggests_the_nearest_name(capsys):
 
 
 def test_help_of_a_command_names_it_and_groups_its_flags(capsys):
-    groups = {"lm": ("run", "text", "models", "processes"), "networks mlp-lm": (), "cache clear": ()}
+    groups = {"lm": ("run", "text", "models", "processes"), "networks mlp-lm": ()}
     for name, titles in groups.items():
         for flag, lines in (("--help", 60), ("--help-all", 999)):
             with pytest.raises(SystemExit) as end:

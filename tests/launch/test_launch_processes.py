@@ -26,8 +26,7 @@ def rows(out: Path, command: list[str], flags: list[str]) -> list[dict]:
 
 
 @pytest.mark.parametrize("tables", ["sparse", "dense"])
-def test_two_processes_serve_every_method_of_counts_as_one_does(tables, tmp_path, monkeypatch):
-    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(tmp_path / "cache"))
+def test_two_processes_serve_every_method_of_counts_as_one_does(tables, tmp_path):
     lines, rng = tmp_path / "text.txt", np.random.default_rng(0)
     lines.write_text("\n".join(" ".join(rng.choice(WORDS, rng.integers(3, 9))) for _ in range(600)))
     flags = (

@@ -25,11 +25,6 @@ from launch.kit.views import where
 from launch.lm import models as lm_models
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(monkeypatch):
-    monkeypatch.setenv("JEXPLICIT_CACHE_DIR", str(folder() / "cache"))
-
-
 def line(name: str) -> str:
     """The command of a run, in its preset `tiny` or in less."""
     return {
@@ -134,7 +129,6 @@ export --run {lm} --out {out}/x.safetensors
 compare --run {lm} --text {dev}
 judge --run {lm} --pairs {out}/pairs.jsonl --out {out}/judged
 classify --run {digits} --images {out}/white.png
-cache list
 shards --out {out}/shards --train {dev} --tokenizer word
 """
 

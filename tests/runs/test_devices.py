@@ -3,11 +3,9 @@
 import contextlib
 import multiprocessing
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,7 @@ from jexplicit.runs.devices import (
 from jexplicit.runs.files import host_bytes
 
 GB = 10**9
-PROGRAM = Path(__file__).with_name("counting_process.py")
+ON_CPUS = {"JAX_PLATFORMS": "cpu"}
 PIPES: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
@@ -42,7 +40,7 @@ def python(*arguments: str, **variables: str) -> subprocess.Popen:
     """A process whose environment says nothing of devices but this."""
     chosen = {"NPROC", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES"}
     environment = {name: value for name, value in os.environ.items() if name not in chosen}
-    environment |= {"PYTHONPATH": str(PROGRAM.parents[2]), **variables}
+    environment |= {"PYTHONPATH": str(Path(__file__).parents[2]), **variables}
     return subprocess.Popen([sys.executable, *arguments], env=environment, **PIPES)
 
 
@@ -68,16 +66,11 @@ def test_a_mesh_has_the_devices_asked_for_on_one_axis_and_functions_take_all_acc
     assert default_mesh() == data_mesh(8)
 
 
-ON_CPU = "import os; from jexplicit.runs.devices import use_devices; print(use_devices(2).size, os.environ['NPROC'])"
-
-
-def test_a_command_gets_virtual_devices_where_the_cpu_computes_with_threads_to_spare_unless_the_user_says_otherwise():
-    cases: list[tuple[str, dict[str, str], str]] = [
-        (ON_CPU, {"JAX_PLATFORMS": "cpu"}, "2 8"),
-        (ON_CPU, {"JAX_PLATFORMS": "cpu", "NPROC": "3"}, "2 3"),
-    ]
-    answers = ended([python("-c", program, **given) for program, given, _ in cases])
-    assert [answer.strip() for answer in answers] == [expected for *_, expected in cases]
+def test_a_command_gets_virtual_devices_on_a_cpu_with_threads_to_spare_unless_the_user_says_otherwise():
+    program = "import os; from jexplicit.runs.devices import use_devices; print(use_devices(2).size, os.environ['NPROC'])"
+    given: list[dict[str, str]] = [{}, {"NPROC": "3"}]
+    answers = ended([python("-c", program, **ON_CPUS, **variables) for variables in given])
+    assert [answer.strip() for answer in answers] == ["2 8", "2 3"]
 
 
 def test_as_many_devices_count_as_have_room_for_tables(monkeypatch):
@@ -95,7 +88,6 @@ def test_as_many_devices_count_as_have_room_for_tables(monkeypatch):
 # Several processes
 
 N = 7
-ON_CPUS = {"JAX_PLATFORMS": "cpu"}
 
 
 def free_port() -> int:
@@ -108,38 +100,35 @@ def free_port() -> int:
     raise OSError(f"ports {first} to {first + 9} are taken")
 
 
-def start(folder: Path, documents: list[list[int]], seconds: float = 1e9) -> list[subprocess.Popen]:
-    """Two processes that count documents as shards in a folder."""
-    if not (folder / "shards").exists():
-        shards_of(folder / "shards", documents, vocab_size=N, shard_tokens=2000)
-    port, places = free_port(), [str(folder / name) for name in ("shards", "saved", "out.npz")]
-    return [python(str(PROGRAM), f"localhost:{port}", "2", n, *places, str(seconds), **ON_CPUS) for n in "01"]
-
-
-def check_counts(folder: Path, documents: list[list[int]], started: list[subprocess.Popen]) -> None:
-    ended(started)
-    found, stream = np.load(folder / "out.npz"), stream_of(documents)
-    for k, C in enumerate(count(stream, radius=2, vocab_size=N), 1):
-        assert found[f"C_{k}"].dtype == C.dtype
-        np.testing.assert_array_equal(found[f"C_{k}"], C)
-    np.testing.assert_array_equal(found["numbers"], stream[:7])
+COUNTING = """
+import sys
+import numpy as np
+from jexplicit.counts.pairs import count
+from jexplicit.data.shards import read_shards
+from jexplicit.runs.devices import check_equal_across_processes, data_mesh, gather_over_processes, is_first, join
+from jexplicit.runs.devices import part_of_process, request_devices
+request_devices(2)
+join(sys.argv[1], 2, int(sys.argv[2]))
+stream = read_shards(sys.argv[3])
+check_equal_across_processes("shards", stream.sha256)
+counts = count(stream, radius=2, vocab_size=stream.vocab_size, mesh=data_mesh(2), chunk=50)
+first, last = part_of_process(0, 7)
+numbers = gather_over_processes(stream[first:last])
+if is_first():
+    np.savez(sys.argv[4], C_1=counts[0], C_2=counts[1], numbers=numbers)
+"""
 
 
 def test_two_processes_count_and_gather_what_one_does(tmp_path):
     documents = random_documents(seed=7, number=3000, vocab_size=N, longest=9)
-    check_counts(tmp_path, documents, start(tmp_path, documents))
-
-
-@pytest.mark.slow
-def test_one_of_two_processes_killed_again_and_again_leaves_exact_counts(tmp_path):
-    documents, rng = random_documents(seed=7, number=20_000, vocab_size=N, longest=9), np.random.default_rng(0)
-    for victim in (0, 1):
-        started = start(tmp_path, documents, seconds=0.0)
-        time.sleep(rng.uniform(4, 8))
-        started[victim].send_signal(signal.SIGKILL)
-        for process in started:
-            process.communicate(timeout=120)  # the other one ends too
-    check_counts(tmp_path, documents, start(tmp_path, documents, seconds=0.0))
+    shards_of(tmp_path / "shards", documents, vocab_size=N, shard_tokens=2000)
+    port, places = free_port(), [str(tmp_path / name) for name in ("shards", "out.npz")]
+    ended([python("-c", COUNTING, f"localhost:{port}", n, *places, **ON_CPUS) for n in "01"])
+    found, stream = np.load(tmp_path / "out.npz"), stream_of(documents)
+    for k, C in enumerate(count(stream, radius=2, vocab_size=N), 1):
+        assert found[f"C_{k}"].dtype == C.dtype
+        np.testing.assert_array_equal(found[f"C_{k}"], C)
+    np.testing.assert_array_equal(found["numbers"], stream[:7])
 
 
 LATE = """
@@ -184,13 +173,6 @@ def test_processes_that_slurm_starts_join_by_themselves():
     given, port = {f"SLURM_{name}": value for name, value in node.items()} | ON_CPUS, str(free_port())
     started = [python("-c", program, **given, SLURM_PROCID=n, SLURM_LOCALID=n, JAX_COORDINATOR_PORT=port) for n in "01"]
     assert [answer.split() for answer in ended(started)] == [["0", "2"], ["1", "2"]]
-
-
-def test_of_one_process_nothing_changes():
-    table = np.arange(4).reshape(2, 2)
-    assert module.part_of_process(3, 8) == (3, 8)
-    assert module.sum_over_processes((table,))[0] is table and module.gather_over_processes(table) is table
-    module.check_equal_across_processes("anything", "x")
 
 
 LOCKING = """

@@ -29,8 +29,11 @@ _sizes = np.searchsorted([1, 2, 3, 4, 5, 7, 10, 15, 25, 50, 120], np.arange(122)
 _states = 12 * 12 * 4
 _bins, _width = 25, 0.6  # of log-odds
 _many = 60  # decisions from which the cell's own log-odds are half of what is counted
+_pseudo, _behind = 10.0, 4.0  # counts that stand behind those of a state, and behind those of its cells
 _p = 1 / (1 + np.exp(-(np.arange(_bins) - _bins // 2) * _width))  # of the base, in each bin
-_pseudo = 2.0  # counts of a state, as the base has it
+_seen = np.array([0, 1, 2, 3, 4, 5.5, 8, 12, 19, 36, 80, 150])  # decisions of a class, about
+_zeros, _ones = (counts.reshape(-1, 1) for counts in np.meshgrid(_seen, _seen, np.zeros(4), indexing="ij")[:2])
+_prior = (_ones + _behind * _p) / (_zeros + _ones + _behind)  # of a state that the text does not show, backed off to the base
 KINDS = 3  # of evidence
 MOST = 9.5  # of log-odds
 LONG, PARTS = 1 << 25, 8  # decisions of a long text, and parts of its cells; one makes the table of states and the weights
@@ -413,7 +416,7 @@ def pass_over(
             some = range(min(size, max(1, shards // (PARTS if B > LONG else 1))))
             even, odd = functools.reduce(np.add, each(counted, some))
             n0, n1 = np.moveaxis(np.stack([odd, even, even + odd]), 1, 0).reshape(2, 3, _states, _bins)
-            table = (np.log(n1 + _pseudo * _p) - np.log(n0 + _pseudo * (1 - _p))).astype(np.float32)
+            table = (np.log(n1 + _pseudo * _prior) - np.log(n0 + _pseudo * (1 - _prior))).astype(np.float32)
             tables, table = table[:2], table[2]  # a half of the cells is measured with the counts of the other
             if weights is not None and W < B:
                 list(each(functools.partial(evaluated, store=False), some))

@@ -45,7 +45,9 @@ _sample = 200_000  # decisions that weights are fitted on
 _piece = 2000  # tokens of the pieces that a text is shuffled in, at least
 _late = 1 << 23  # decisions that gates are fitted on, and half of them in a long static text
 _solvable = 100_000  # decisions from which a layer is solved
-_ridge, _gate_ridge = 5.0, {"moving": 3.0, "static": 300.0}
+_start, _ridge = np.array([0.2, 0, 0]), 100.0  # of the weights of a context's evidence
+_unseen = 20.0  # information that stands behind each number of evidence, which a short text may not show
+_gate_ridge = {"moving": 3.0, "static": 300.0}
 _size = 24  # directions of a gate
 
 
@@ -318,14 +320,16 @@ def fit_counted(
     def solve(x: np.ndarray) -> np.ndarray:
         """The weights of some evidence of one context."""
         at = drawn if W == B else drawn[np.flatnonzero(x[drawn].any(axis=1))]
-        return newton(x[at].astype(np.float32), y[at], np.eye(KINDS)[0], _ridge, base[mixed[at]]).astype(np.float32)
+        return newton(x[at].astype(np.float32), y[at], _start, _ridge, base[mixed[at]]).astype(np.float32)
 
     def mix(F: int) -> None:
         """Mix the first F numbers of evidence by gates, and change the base."""
         log_odds = base[mixed]
-        v, x = expit(log_odds[some]) * expit(-log_odds[some]), sample[:F].T
-        fisher = (x * v[:, None]).T @ x / max(v.sum(), 1e-30)  # information, nearly singular
-        M = np.linalg.inv(np.linalg.cholesky(fisher + 1e-4 * np.diag(np.diag(fisher)) + 1e-6 * np.eye(F))).T
+        of, x = (some, sample[:F].T) if W > _sample else (fit, X[:F, fit].astype(np.float32).T)  # what directions see, too
+        v = expit(log_odds[of]) * expit(-log_odds[of])
+        fisher = (x * v[:, None]).T @ x  # information, nearly singular
+        M = np.linalg.inv(np.linalg.cholesky(fisher + 1e-4 * np.diag(np.diag(fisher)) + _unseen * np.eye(F))).T
+        M *= np.sqrt(v.sum())
         for names in gates:
             sets, in_all = sets_of(names, text, d, known, tree, mixed)
             gate = directions(X[:F, fit], y[fit], log_odds[fit], sets[fit], M, sets_in_all=in_all, **shape)

@@ -46,7 +46,6 @@ from jexplicit.solvers.explicit import fit_delta
 DENSE = ("explicit", "delta", "cold", "warm", "optimum", "log-linear", "iterative-scaling")  # tables [N, N]
 ONE_DEVICE = ("ngram", "optimum", "delta")  # however many there are
 ORDER = 4  # tokens of the longest contexts of the n-gram model
-_few = 300  # tokens; with fewer, weights of many contexts make predictions worse than chance
 _copies = 6  # of the counts, while a dense model is solved
 _largest_dense = 2**31  # cells whose ids fit int32
 
@@ -251,14 +250,9 @@ def _fit_optimum(method: str, text: TrainingText, options: Options, watch: Watch
 def fit_context_mixing(
     stream: np.ndarray, N: int, tokenizer: Tokenizer | None, eos: bool, options: Options, watch: Watch | None = None
 ) -> FitResult:
-    """Context mixing (jexplicit.lm.counted): contexts and the weights of their evidence.
-
-    A text of fewer than 300 tokens cannot weigh them: it has the first two contexts, without gates.
-    """
+    """Context mixing (jexplicit.lm.counted): contexts and the weights of their evidence."""
     name, start, done = contexts_name(options.contexts, tokenizer and tokenizer.kind), time.perf_counter(), 0
     chain, stages, gates = CONTEXTS[name], options.stages or STAGES[name], GATES[name][: options.gates]
-    if np.count_nonzero(stream != PAD) < _few:
-        chain, stages, gates = chain[:2], 1, ()
     shape: Any = {"contexts": chain, "gates": gates, "stages": stages, "history": options.history}
     shape |= {"frozen": options.frozen, "eos": eos, "seed": options.seed}
     stage = watch and watch.stage(f"context mixing, history {options.history}", "contexts and gates")

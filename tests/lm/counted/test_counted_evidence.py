@@ -79,7 +79,9 @@ def test_evidence_of_a_pass():
     """Counted: the table of the other half of the cells; residual and recent: their formulas."""
     ids, d, base, h = small()
     past = pass_over(h, d, base, View(whole=True))
-    tables, prior = np.zeros((2, 2, 576 * 25)), np.tile(1 / (1 + np.exp(-0.6 * np.arange(-12, 13))), 576)
+    tables, middle = np.zeros((2, 2, 576 * 25)), [0, 1, 2, 3, 4, 5.5, 8, 12, 19, 36, 80, 150]
+    bins = 1 / (1 + np.exp(-0.6 * np.arange(-12, 13)))
+    prior = np.concatenate([(n1 + 4 * bins) / (n0 + n1 + 4) for n0 in middle for n1 in middle for _ in range(4)])
     seen, p = slow("whole", d, base, h), 1 / (1 + np.exp(-base.astype(float)))
     half = (cells(h[d.place], d.node) & np.uint64(1)).astype(int)
 
@@ -99,8 +101,8 @@ def test_evidence_of_a_pass():
             assert (past.x[:, i] == 0).all() and not past.known[i]
             continue
         (cell, part), before = state(i), seen[i]
-        zeros, ones = tables[1 - half[i]]  # and two pseudo-counts, as the base has them in the bin
-        own = np.log(ones + 2 * prior) - np.log(zeros + 2 * (1 - prior))
+        zeros, ones = tables[1 - half[i]]  # and ten pseudo-counts, as the state has them over four of the base
+        own = np.log(ones + 10 * prior) - np.log(zeros + 10 * (1 - prior))
         y, n = d.bit[before], len(before)
         counted = (1 - part) * own[cell] + part * own[cell + 1]
         if n > 60:
