@@ -107,10 +107,20 @@ def loss_and_gradient(
     @full_precision
     def of_columns(params, batch, noise):
         dtype, I = params[0].dtype, params[0].shape[1]  # noqa: E741  (outputs of this device)
-        tables = params if noise is None else tuple(noisy_rows(U, noise) for U in params)
+        if noise is not None:
+            q, one_minus_q, p = (jnp.asarray(v, dtype) for v in noise)
+            mean = [p @ U for U in params]
 
-        def logits(x):
-            return functools.reduce(jnp.add, [tables[block[k]][x[:, k]] for k in range(K)])
+        def logits(x, i: Any = slice(None)):
+            """`sum_k Ũ[x_k]` of contexts, or of one output each: no whole table Ũ is made."""
+            total = []
+            for b, j in zip(block, x.T, strict=True):
+                own = params[b][j, i]
+                if noise is not None:
+                    weight, rest = (v[j].reshape(-1, *[1] * (own.ndim - 1)) for v in (q, one_minus_q))
+                    own = weight * own + rest * mean[b][i].reshape(*[1] * (own.ndim - 1), -1)
+                total.append(own)
+            return functools.reduce(jnp.add, total)
 
         def add_by_loop(G, x, expected):  # row by row: XLA's scatter of rows on a CPU takes twice as long
             def add_row(m, G):
@@ -158,8 +168,7 @@ def loss_and_gradient(
 
         i = batch.Y - lax.axis_index(AXIS) * I
         here = (i >= 0) & (i < I)
-        targets = functools.reduce(jnp.add, [tables[block[k]][batch.X[:, k], jnp.where(here, i, 0)] for k in range(K)])
-        loss = log_Z - lax.psum(jnp.where(here, targets, 0).sum(), AXIS)
+        loss = log_Z - lax.psum(jnp.where(here, logits(batch.X, jnp.where(here, i, 0)), 0).sum(), AXIS)
         gradient = list(gradient)
         for k in range(K):
             gradient[block[k]] = gradient[block[k]].at[batch.X[:, k], jnp.where(here, i, I)].add(-1, mode="drop")
