@@ -17,20 +17,17 @@ from jexplicit.runs import lazy_names
 if TYPE_CHECKING:
     from icl.attention import *  # noqa: F403
     from icl.closed_form import *  # noqa: F403
-    from icl.descent import *  # noqa: F403
-    from icl.diversity import *  # noqa: F403
     from icl.rates import *  # noqa: F403
     from icl.recurrences import *  # noqa: F403
     from icl.tasks import *  # noqa: F403
     from icl.training import *  # noqa: F403
 
 _names = {
-    "attention": "Regression descent_layers head_layer head_maps head_tensor init_layers predict predict_batch roll_out"
-    " softmax_descent_layer softmax_layers",
-    "closed_form": "all_heads_solution exact_moments heads_loss one_head_solution one_step_loss optimal_rate optimal_solution"
-    " sampled_moments token_moments",
-    "descent": "difference gd_plus_plus gradient_descent interpolate predictions ridge squared_error",
-    "diversity": "FiniteTasks discrete_mmse diversity_curve diversity_threshold",
+    "attention": "Regression descent_layers difference gd_plus_plus gradient_descent head_layer head_maps head_tensor"
+    " init_layers interpolate predict predict_batch predictions ridge roll_out softmax_descent_layer softmax_layers"
+    " squared_error",
+    "closed_form": "FiniteTasks all_heads_solution discrete_mmse diversity_curve diversity_threshold exact_moments heads_loss"
+    " one_head_solution one_step_loss optimal_rate optimal_solution sampled_moments token_moments",
     "rates": "Polynomial chebyshev_rates context_eigenvalues evaluate_polynomial optimal_polynomials spectral_law",
     "recurrences": "Streams delta_losses delta_rule hebbian_losses kalman_filter linear_attention mesa_conjugate_gradients"
     " mesa_recursion ridge_losses",

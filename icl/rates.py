@@ -51,22 +51,21 @@ def context_eigenvalues(key: Array, tasks: Tasks, number: int) -> Float[np.ndarr
         >>> context_eigenvalues(jax.random.key(0), Tasks(dim=3, context=5), 2).shape
         (2, 3)
     """
-    if number < 1:
-        raise ValueError(f"{number} contexts: draw at least one")
-    parts = (np.linalg.eigvalsh(_gram(key, tasks, block, number)) for block in range(-(-number // _block)))
-    return np.maximum(np.concatenate(list(parts)), 0)
+    return weighted_eigenvalues(key, tasks, number)[0]
 
 
 def weighted_eigenvalues(key: Array, tasks: Tasks, contexts: int) -> tuple[Float[np.ndarray, "T d"], Float[np.ndarray, "T d"]]:
     """The eigenvalues of XᵀX of fresh contexts, and `u_iᵀ L u_i`."""
-    if tasks.scales is None:
-        values = context_eigenvalues(key, tasks, contexts)
-        return values, np.full_like(values, tasks.variance)
-    L = np.array([float(std) ** 2 for std in tasks.input_stds])
-    pairs = [np.linalg.eigh(_gram(key, tasks, block, contexts)) for block in range(-(-contexts // _block))]
-    values = np.concatenate([found.eigenvalues for found in pairs])
-    weights = np.concatenate([np.einsum("a,tai->ti", L, found.eigenvectors**2) for found in pairs])
-    return np.maximum(values, 0), weights
+    if contexts < 1:
+        raise ValueError(f"{contexts} contexts: draw at least one")
+    L, parts = np.array([float(std) ** 2 for std in tasks.input_stds]), []
+    for block in range(-(-contexts // _block)):
+        batch = sample_tasks(jax.random.fold_in(key, block), tasks, min(_block, contexts - block * _block))
+        X = np.moveaxis(np.asarray(batch.X, np.float64), -1, 0)  # for small eigenvalues
+        values, U = np.linalg.eigh(X.swapaxes(1, 2) @ X)
+        parts.append((np.maximum(values, 0), np.einsum("a,tai->ti", L, U**2)))
+    values, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return values, weights
 
 
 def spectral_law(key: Array, tasks: Tasks, contexts: int) -> Spectrum:
@@ -97,18 +96,15 @@ def spectral_law(key: Array, tasks: Tasks, contexts: int) -> Spectrum:
     if few:
         last, mean = values[-few], values[-few:].mean()
         bound = last + (mean - last) * np.log(few / contexts / _rare)
-        parts.append(_lower_end(values[few], weights[:few].sum(), (abs(tasks.context - tasks.dim) + 1) / 2))
-        parts.append(_upper_end(last, mean, weights[-few:].sum(), bound))
+        shares = np.concatenate([[0.0], np.geomspace(1e-8, 1, 400)])  # P(λ < l) = (l / first)^exponent below the body
+        ends = values[few] * shares ** (2 / (abs(tasks.context - tasks.dim) + 1))
+        parts.append(((ends[1:] + ends[:-1]) / 2, weights[:few].sum() * np.diff(shares)))
+        ends = np.linspace(last, bound, 200)  # an exponential distribution above it
+        shares = np.exp(-(ends - last) / (mean - last))
+        parts.append(((ends[1:] + ends[:-1]) / 2, weights[-few:].sum() * -np.diff(shares)))
     values, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
     weights *= sum(float(std) ** 2 for std in tasks.input_stds) / weights.sum()
     return Spectrum(values[weights > 0], weights[weights > 0], float(bound))
-
-
-def _gram(key: Array, tasks: Tasks, block: int, contexts: int) -> Float[np.ndarray, "T d d"]:
-    """XᵀX of a block of contexts, in float64 for small eigenvalues."""
-    size = min(_block, contexts - block * _block)
-    X = np.moveaxis(np.asarray(sample_tasks(jax.random.fold_in(key, block), tasks, size).X, np.float64), -1, 0)
-    return X.swapaxes(1, 2) @ X
 
 
 def _cells_of(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -117,20 +113,6 @@ def _cells_of(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.n
     starts = np.unique(np.searchsorted(values, np.unique(np.concatenate(grids))[:-1]))
     total = np.add.reduceat(weights, starts)
     return np.add.reduceat(weights * values, starts) / total, total
-
-
-def _lower_end(first: float, weight: float, exponent: float) -> tuple[np.ndarray, np.ndarray]:
-    """The weight below the body, `P(λ < l) = weight (l / first)^exponent`."""
-    shares = np.concatenate([[0.0], np.geomspace(1e-8, 1, 400)])
-    values = first * shares ** (1 / exponent)
-    return (values[1:] + values[:-1]) / 2, weight * np.diff(shares)
-
-
-def _upper_end(last: float, mean: float, weight: float, bound: float) -> tuple[np.ndarray, np.ndarray]:
-    """The weight above the body, by an exponential distribution up to the bound."""
-    values = np.linspace(last, bound, 200)
-    above = weight * np.exp(-(values - last) / (mean - last))
-    return (values[1:] + values[:-1]) / 2, -np.diff(above)
 
 
 # Layers of GD and GD++ as polynomials in the context's eigenvalues.
@@ -265,26 +247,10 @@ def least_loss(law: Spectrum, tasks: Tasks, degree: int) -> float:
     return float(tasks.weight_scale**2 * tasks.outputs / 2 / kernel)
 
 
-def losses_by_context(
-    values: Float[Array, "T d"], eta: Float[Array, " K"], gamma: Float[Array, " K"], tasks: Tasks
-) -> Float[Array, " T"]:
-    """Half the expected squared error given each context.
-
-    (m s/2) Σ_i (c² r(λ_i)² + v (1 - r(λ_i))²/λ_i)
-    """
-    errors = _errors(values, residual(values, eta, gamma, tasks.context), tasks.variance, tasks)
-    return jnp.sum(errors**2, axis=(0, 2))
-
-
-def spectral_errors(law: Spectrum, eta: Float[Array, " K"], gamma: Float[Array, " K"], tasks: Tasks) -> Float[Array, " n"]:
-    """Residuals whose squares sum to the loss: unfitted signal, fitted noise."""
-    values = jnp.asarray(law.values)
-    return _errors(values, residual(values, eta, gamma, tasks.context), jnp.asarray(law.weights), tasks).ravel()
-
-
-def _errors(values: Array, r: Array, weights: Any, tasks: Tasks) -> Array:
-    """`c r` and, with noise, `σ (1 - r)/sqrt(λ)`, weighted by eigenvalue."""
-    scale = jnp.sqrt(tasks.outputs / 2 * weights)
+def spectral_errors(values: Any, weights: Any, eta: Float[Array, " K"], gamma: Float[Array, " K"], tasks: Tasks) -> Array:
+    """Weighted `c r` and `σ (1 - r)/sqrt(λ)`, whose squares sum to the loss."""
+    values, r = jnp.asarray(values), residual(values, eta, gamma, tasks.context)
+    scale = jnp.sqrt(tasks.outputs / 2 * jnp.asarray(weights))
     parts = [tasks.weight_scale * scale * r]
     if not (isinstance(tasks.noise, float | int) and tasks.noise == 0):
         positive = values > 0  # where λ = 0, 1 - r = 0
@@ -302,7 +268,8 @@ def evaluate_polynomial(values: Float[np.ndarray, "T d"], polynomial: Polynomial
     """
     with jax.enable_x64(True):
         rates = jnp.asarray(polynomial.eta, jnp.float64), jnp.asarray(polynomial.gamma, jnp.float64)
-        by_context = np.asarray(jax.jit(losses_by_context)(jnp.asarray(values, jnp.float64), *rates, tasks))
+        errors = jax.jit(spectral_errors)(jnp.asarray(values, jnp.float64), tasks.variance, *rates, tasks)
+        by_context = np.sum(np.asarray(errors) ** 2, axis=(0, 2))
     error = float(by_context.std() / np.sqrt(len(by_context)))
     return ContextLosses(float(by_context.mean()), error, tuple(float(q) for q in np.quantile(by_context, QUANTILES)))
 
@@ -410,7 +377,8 @@ _static = ("tied", "plus_plus", "layers")
 @functools.partial(jax.jit, static_argnames=_static)
 def _fit_errors(rates: Array, K: Array, law: Spectrum, tasks: Tasks, *, tied: bool, plus_plus: bool, layers: int) -> Array:
     """The residuals of the loss; K is traced, so depths compile once."""
-    return spectral_errors(law, *_per_layer(rates, K, law, tasks, tied, plus_plus, layers), tasks)
+    etas_gammas = _per_layer(rates, K, law, tasks, tied, plus_plus, layers)
+    return spectral_errors(law.values, law.weights, *etas_gammas, tasks).ravel()
 
 
 _slopes = jax.jit(jax.jacfwd(_fit_errors), static_argnames=_static)
@@ -421,7 +389,7 @@ def _deepen(best: Polynomial, law: Spectrum, tasks: Tasks, K: int) -> Polynomial
     same = best._replace(eta=np.append(best.eta, 0.0), gamma=np.append(best.gamma, 0.0))
     eta, gamma = chebyshev_rates(law.bound, tasks.context, K)
     gamma[-1] = 0
-    loss = float(jnp.sum(spectral_errors(law, jnp.asarray(eta), jnp.asarray(gamma), tasks) ** 2))
+    loss = float(jnp.sum(spectral_errors(law.values, law.weights, jnp.asarray(eta), jnp.asarray(gamma), tasks) ** 2))
     return min(same, Polynomial(eta, gamma, loss), key=lambda found: found.loss)
 
 
@@ -429,10 +397,7 @@ def _deepen(best: Polynomial, law: Spectrum, tasks: Tasks, K: int) -> Polynomial
 
 
 def newton_residual(values: Float[Array, "*T d"], steps: Any) -> Float[Array, "*T d"]:
-    """`r(λ) = (1 - λ/λ_max)^(2^steps)` of the eigenvalues of contexts.
-
-    The power is taken in logarithms, for steps of any size. Source: Schulz 1933; Fu et al. 2023, Sec. 3.
-    """
+    """`r(λ) = (1 - λ/λ_max)^(2^steps)` of contexts (Schulz 1933; Fu et al. 2023)."""
     return jnp.exp(2.0**steps * jnp.log1p(-values / jnp.max(values, axis=-1, keepdims=True)))
 
 

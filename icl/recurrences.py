@@ -206,10 +206,7 @@ def diagonal(stream: Stream, penalty: Penalty) -> Float[Array, " d"]:
 
 
 def solve_rows(product: Callable[[Array], Array], B: Float[Array, "n d"], steps: int) -> Float[Array, "n d"]:
-    """Solutions of n symmetric positive definite systems, by conjugate gradients.
-
-    Derivatives are implicit. Rows whose residual is below the rounding error of B are not updated further.
-    """
+    """Solutions of n positive definite systems, by conjugate gradients; derivatives are implicit."""
     return lax.custom_linear_solve(product, B, lambda product, B: _conjugate_gradients(product, B, steps), symmetric=True)
 
 

@@ -42,23 +42,12 @@ def truncated_std(variance: float, dtype: Any) -> Any:
 @jax.custom_vjp
 def contract(A: Float[Array, "k i *batch"], B: Float[Array, "k j *batch"]) -> Float[Array, "i j *batch"]:
     """`Σ_k A[k, i] B[k, j]` for every task of a batch."""
-    return lax.platform_dependent(A, B, cpu=_by_rows, default=_by_broadcast)
 
+    def by_rows(A: Array, B: Array) -> Array:
+        zero = jnp.zeros((A.shape[1], *B.shape[1:]), A.dtype)
+        return lax.scan(lambda total, rows: (total + rows[0][:, None] * rows[1][None], None), zero, (A, B))[0]
 
-def _by_rows(A: Array, B: Array) -> Array:
-    def add(total: Array, rows: tuple[Array, Array]) -> tuple[Array, None]:
-        a, b = rows
-        return total + a[:, None] * b[None], None
-
-    return lax.scan(add, jnp.zeros((A.shape[1], *B.shape[1:]), A.dtype), (A, B))[0]
-
-
-def _by_broadcast(A: Array, B: Array) -> Array:
-    return jnp.sum(A[:, :, None] * B[:, None], axis=0)
-
-
-def _contract_forward(A: Array, B: Array) -> tuple[Array, tuple[Array, Array]]:
-    return contract(A, B), (A, B)
+    return lax.platform_dependent(A, B, cpu=by_rows, default=lambda A, B: jnp.sum(A[:, :, None] * B[:, None], axis=0))
 
 
 def _contract_backward(saved: tuple[Array, Array], G: Array) -> tuple[Array, Array]:
@@ -66,7 +55,7 @@ def _contract_backward(saved: tuple[Array, Array], G: Array) -> tuple[Array, Arr
     return contract(transpose(B), transpose(G)), contract(transpose(A), G)
 
 
-contract.defvjp(_contract_forward, _contract_backward)
+contract.defvjp(lambda A, B: (contract(A, B), (A, B)), _contract_backward)
 
 
 def transpose(A: Float[Array, "i j *batch"]) -> Float[Array, "j i *batch"]:

@@ -118,10 +118,7 @@ def _optimizer_state(recipe: Recipe, steps: int, params: Any) -> Any:
 def training_steps(
     problem: TrainingProblem, recipe: Recipe, steps: int, mesh: Mesh, *, total: int | None = None
 ) -> Callable[[TrainingState, Array, Int[Array, ""]], tuple[TrainingState, Float[Array, "seeds steps"]]]:
-    """The compiled `(state, keys, first step) -> (state, losses)`; it donates the state.
-
-    Cached by its arguments. On a CPU the seeds of a device run one after the other, on an accelerator under vmap.
-    """
+    """The compiled `(state, keys, first step) -> (state, losses)`; it donates the state."""
     optimizer, block = make_optimizer(recipe, total or steps), recipe.block or _default_block(recipe.batch_size, on_cpu(mesh))
 
     def step(state: TrainingState, key: Array) -> tuple[TrainingState, Array]:
@@ -136,12 +133,19 @@ def training_steps(
         keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(first + jnp.arange(steps, dtype=first.dtype))
         return lax.scan(step, state, keys)
 
-    def run_seeds(state: TrainingState, keys: Array, first: Array) -> tuple[TrainingState, Array]:
-        return map_rows(lambda seed: run(seed[0], seed[1], first), (state, keys), mesh)
+    return population_steps(run, mesh, 1, compiler_options=serial_kernels(mesh))
 
-    split, same = PartitionSpec(AXIS), PartitionSpec()
-    sharded = jax.shard_map(run_seeds, mesh=mesh, in_specs=(split, split, same), out_specs=split, check_vma=False)
-    return jax.jit(sharded, donate_argnums=0, compiler_options=serial_kernels(mesh))
+
+def population_steps(run: Callable[..., Any], mesh: Mesh, shared: int, **options: Any) -> Callable[..., Any]:
+    """The compiled `run(state, own, *shared)` of rows, split over devices; donates states."""
+
+    def run_rows(states: Any, own: Any, *others: Any) -> Any:
+        return map_rows(lambda row: run(*row, *others), (states, own), mesh)
+
+    split = PartitionSpec(AXIS)
+    specs = (split, split, *[PartitionSpec()] * shared)
+    sharded = jax.shard_map(run_rows, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
+    return jax.jit(sharded, donate_argnums=0, **options)
 
 
 def train_layers(
@@ -200,7 +204,10 @@ def train_layers(
             done = history[-1]["step"]
             n = min(every, steps - done)
             layers, new = training_steps(problem, recipe, n, mesh, total=steps)(layers, keys, jnp.asarray(done, jnp.int32))
-            new = _finite(np.asarray(new)[:S], seeds, done)
+            new = np.asarray(new)[:S]
+            for seed, at in np.argwhere(~np.isfinite(new)):
+                told = f"loss {new[seed, at]} of seed {seeds[seed]} at step {done + at}"
+                raise FloatingPointError(f"{told}: lower the learning rate, or set a token clip")
             losses = np.concatenate([losses.reshape(S, done), new], axis=1).ravel()
             entry = {"step": done + n, "training_loss": new.mean(axis=1, dtype=np.float64).tolist()}
             if progress:
@@ -225,13 +232,3 @@ def _default_block(batch: int, on_cpu: bool) -> int:
 
 def _first(tree: Any, S: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[:S], tree)
-
-
-def _finite(losses: np.ndarray, seeds: list[int], first: int) -> np.ndarray:
-    wrong = np.argwhere(~np.isfinite(losses))
-    if len(wrong):
-        n, step = wrong[0]
-        raise FloatingPointError(
-            f"loss {losses[n, step]} of seed {seeds[n]} at step {first + step}: lower the learning rate, or set a token clip"
-        )
-    return losses

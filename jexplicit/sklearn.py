@@ -1,9 +1,7 @@
-"""Estimators of scikit-learn on the solvers of this package.
+"""Estimators of scikit-learn on the solvers, in the float type of X.
 
-    from jexplicit.sklearn import FeatureMachineRegressor
-    make_pipeline(StandardScaler(), FeatureMachineRegressor()).fit(X, y).score(X_new, y_new)
-
-They compute in the float type of X. Parameters are checked when an estimator is fitted, as scikit-learn has it.
+from jexplicit.sklearn import FeatureMachineRegressor
+make_pipeline(StandardScaler(), FeatureMachineRegressor()).fit(X, y).score(X_new, y_new)
 """
 
 from typing import Any, cast
@@ -25,7 +23,7 @@ _floats = [np.float64, np.float32]
 
 
 class _Estimator(BaseEstimator):
-    """The part that all share: inputs and the precision they are computed in."""
+    """Checks of inputs."""
 
     def _inputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
@@ -36,12 +34,16 @@ class _Estimator(BaseEstimator):
 
 
 class _Classifier(ClassifierMixin, _Estimator):
-    """A classifier that has logits."""
+    """A classifier by its logits."""
 
     classes_: np.ndarray
 
-    def _one_hot(self, y: np.ndarray, dtype: Any) -> np.ndarray:
-        return np.asarray(y[:, None] == self.classes_[None], dtype)
+    def _one_hot(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Examples, and the targets of their classes."""
+        X, y = self._examples(X, y)
+        check_classification_targets(y)
+        self.classes_ = unique_labels(y)
+        return X, np.asarray(y[:, None] == self.classes_[None], X.dtype)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probabilities of all classes."""
@@ -57,7 +59,7 @@ class _Classifier(ClassifierMixin, _Estimator):
 
 
 class _WithDecisions(_Classifier):
-    """A classifier whose features may have any sign."""
+    """A classifier of features of any sign."""
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The logits of all classes; of two, the second one's above the first one's."""
@@ -66,7 +68,7 @@ class _WithDecisions(_Classifier):
 
 
 class _FeatureMachine(_Estimator):
-    """What both feature machines share."""
+    """A feature machine with a held-out choice of the number of solves."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class _FeatureMachine(_Estimator):
 
     def _fit(self, X: np.ndarray, Y: np.ndarray) -> None:
         """Solve as often as is best for a held-out part, then of all examples."""
-        options: Any = {name: getattr(self, name) for name in ("kernel", "bandwidth", "ridge", "power")}
+        options: Any = {name: getattr(self, name) for name in ("kernel", "bandwidth", "ridge", "power", "landmarks")}
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction {self.validation_fraction}: use 0 for none, or a number below 1")
         size = float(np.sqrt(np.mean(np.square(X, dtype=np.float64))))
@@ -93,15 +95,15 @@ class _FeatureMachine(_Estimator):
         X = X / X.dtype.type(self.unit_)
         draws = check_random_state(self.random_state)
         held = draws.permutation(len(X))[: round(self.validation_fraction * len(X))]
-        options |= {"landmarks": self.landmarks, "seed": int(draws.randint(2**31))}
+        options["seed"] = int(draws.randint(2**31))
         rest = np.setdiff1d(np.arange(len(X)), held)
         self.offset_ = Y.mean(axis=0)
         Y = Y - self.offset_
 
         def error(machine: FeatureMachine) -> dict[str, float]:
-            return {"held_out_error": float(jnp.mean((predict(machine, jnp.asarray(X[held]), kernel=kernel) - Y[held]) ** 2))}
+            found = predict(machine, jnp.asarray(X[held]), kernel=self.kernel)
+            return {"held_out_error": float(jnp.mean((found - Y[held]) ** 2))}
 
-        kernel: Any = self.kernel
         with jax.enable_x64(X.dtype == np.float64):
             self.history_, self.solves_ = [], self.solves
             if len(held) and self.solves > 1:
@@ -112,12 +114,11 @@ class _FeatureMachine(_Estimator):
         self.machine_ = jax.tree.map(np.asarray, machine)
         self.metric_ = self.machine_.M
 
-    def _outputs(self, X: Any) -> np.ndarray:
-        X, machine, kernel = self._inputs(X), self.machine_, self.kernel
+    def _logits(self, X: Any) -> np.ndarray:
+        X, machine = self._inputs(X), self.machine_
         with jax.enable_x64(machine.X.dtype == np.float64):
-            of_type = jnp.asarray((X / self.unit_).astype(machine.X.dtype))
-            found: Any = predict(jax.tree.map(jnp.asarray, machine), of_type, kernel=kernel)
-            return np.asarray(found) + self.offset_
+            X = jnp.asarray((X / self.unit_).astype(machine.X.dtype))
+            return np.asarray(predict(jax.tree.map(jnp.asarray, machine), X, kernel=self.kernel)) + self.offset_
 
 
 class FeatureMachineRegressor(RegressorMixin, _FeatureMachine):
@@ -149,7 +150,7 @@ class FeatureMachineRegressor(RegressorMixin, _FeatureMachine):
 
     def predict(self, X: Any) -> np.ndarray:
         """The predicted targets."""
-        found = self._outputs(X)
+        found = self._logits(X)
         return found[:, 0] if self._flat else found
 
 
@@ -158,14 +159,8 @@ class FeatureMachineClassifier(_FeatureMachine, _WithDecisions):
 
     def fit(self, X: Any, y: Any) -> "FeatureMachineClassifier":
         """Fit to labelled examples."""
-        X, y = self._examples(X, y)
-        check_classification_targets(y)
-        self.classes_ = unique_labels(y)
-        self._fit(X, self._one_hot(y, X.dtype))
+        self._fit(*self._one_hot(X, y))
         return self
-
-    def _logits(self, X: Any) -> np.ndarray:
-        return self._outputs(X)
 
 
 class ExplicitClassifier(_Classifier):
@@ -208,7 +203,7 @@ class ExplicitClassifier(_Classifier):
             raise ValueError(f"classes {given} after {known}: give the same ones at every partial_fit, or none")
         if len(unknown := np.setdiff1d(y, known)):
             raise ValueError(f"labels {unknown} that were not among the classes: give all classes at the first partial_fit")
-        _check_positive(X)
+        self._check_positive(X)
         labels = np.searchsorted(known, y)
         with jax.enable_x64(True):
             counted = np.asarray(dense_cooccurrence(jnp.asarray(X, jnp.float64), labels, len(known)))
@@ -222,13 +217,12 @@ class ExplicitClassifier(_Classifier):
 
     def _logits(self, X: Any) -> np.ndarray:
         X = self._inputs(X)
-        _check_positive(X)
+        self._check_positive(X)
         return X @ self.coef_
 
-
-def _check_positive(X: np.ndarray) -> None:
-    if X.min() < 0:
-        raise ValueError("Negative values in data passed to ExplicitClassifier: split signed features by positive_parts")
+    def _check_positive(self, X: np.ndarray) -> None:
+        if X.min() < 0:
+            raise ValueError("Negative values in data passed to ExplicitClassifier: split signed features by positive_parts")
 
 
 class CurvatureBoundClassifier(_WithDecisions):
@@ -244,13 +238,10 @@ class CurvatureBoundClassifier(_WithDecisions):
 
     def fit(self, X: Any, y: Any) -> "CurvatureBoundClassifier":
         """Fit to labelled examples."""
-        X, y = self._examples(X, y)
-        check_classification_targets(y)
-        self.classes_ = unique_labels(y)
+        X, Y = self._one_hot(X, y)
         H = np.concatenate([X, np.ones((len(X), 1), X.dtype)], axis=1)
         with jax.enable_x64(X.dtype == np.float64):
-            Y = jnp.asarray(self._one_hot(y, X.dtype))
-            fitted = curvature_bound_sweeps(jnp.asarray(H), Y, sweeps=self.sweeps, ridge=self.ridge)
+            fitted = curvature_bound_sweeps(jnp.asarray(H), jnp.asarray(Y), sweeps=self.sweeps, ridge=self.ridge)
             self.coef_, self.losses_ = np.asarray(fitted.U), np.asarray(fitted.losses)
         return self
 

@@ -11,7 +11,6 @@ of matrices the median seconds of a step on the device and on the CPU, and the b
 import argparse
 import functools
 import importlib
-import json
 import os
 import statistics
 import sys
@@ -27,10 +26,11 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jexplicit.runs.devices import AXIS
+from jexplicit.runs.files import write_json
 
 Value = float | int | str | bool | None
 Row = dict[str, Value]
-_repetitions = 9  # at most; three in any case
+_repetitions, _seconds = 9, 4.0  # of a measurement, at most; three repetitions in any case
 
 
 def draw_stream(tokens: int, N: int, seed: int = 0) -> np.ndarray:
@@ -83,129 +83,98 @@ def sweep_of_images() -> tuple[float, float]:
     return apart(swept, U + 2 * np.linalg.solve(A + 2 * penalty * np.eye(len(A)), ascent)), 1e-5
 
 
-Check = Callable[[], tuple[float, float]]
-CHECKS: tuple[Check, ...] = (pairs_by_scatter, closed_form, sweep_of_images)
-
-
-class Sizes(NamedTuple):
-    """How large the parts are; seconds: of a measurement, at most."""
-
-    copied: int = 1 << 28
-    matrix: int = 8192  # rows; on a CPU a quarter
-    vocabulary: int = 8192
-    pairs: int = 1 << 22
-    images: int = 60_000
-    width: int = 512
-    layers: int = 8
-    texts: int = 32  # of 256 tokens
-    seconds: float = 4.0
-
-
-FULL, TINY = Sizes(), Sizes(1 << 10, 16, 32, 512, 64, 8, 1, 1, 0.0)
+CHECKS = (pairs_by_scatter, closed_form, sweep_of_images)
 
 
 class Case(NamedTuple):
-    """A compiled function, its arguments, and the least that a call does.
+    """A function of `jax.jit`, its arguments, and the operations of its matrix products.
 
-    donates: its first argument; its result then begins with the next one. flops: of the matrix products.
+    If a call consumes its first argument, its result begins with the next one.
     """
 
     run: Callable[..., object]
     arguments: tuple[object, ...]
-    donates: bool = False
     flops: float | None = None
 
 
-def copied(sizes: Sizes, mesh: Mesh) -> Case:
+def copied(tiny: bool, mesh: Mesh) -> Case:
     """`x + 1`: a number is read and one is written."""
-    return Case(jax.jit(lambda x: x + 1), (jnp.zeros(sizes.copied, jnp.float32),))
+    return Case(jax.jit(lambda x: x + 1), (jnp.zeros(1 << (10 if tiny else 28), jnp.float32),))
 
 
-def multiplied(sizes: Sizes, mesh: Mesh) -> Case:
+def multiplied(tiny: bool, mesh: Mesh) -> Case:
     """A product of square matrices in full precision: `2 n³` operations."""
-    n = sizes.matrix if mesh.devices.flat[0].platform != "cpu" else sizes.matrix // 4
+    n = 16 if tiny else 8192 if mesh.devices.flat[0].platform != "cpu" else 2048
     A, B = jax.random.normal(jax.random.key(0), (2, n, n), jnp.float32)
-    return Case(jax.jit(lambda A, B: jnp.matmul(A, B, precision="highest")), (A, B), flops=2 * n**3)
+    return Case(jax.jit(lambda A, B: jnp.matmul(A, B, precision="highest")), (A, B), 2 * n**3)
 
 
-def scattered_pairs(sizes: Sizes, mesh: Mesh) -> Case:
+def scattered_pairs(tiny: bool, mesh: Mesh) -> Case:
     """Pairs of neighbours added to a table."""
     from jexplicit.counts.pairs import counting_step
 
-    x, N = draw_stream(sizes.pairs, sizes.vocabulary), sizes.vocabulary
+    tokens, N = (512, 32) if tiny else (1 << 22, 8192)
+    x = draw_stream(tokens, N)
     arguments = (jnp.zeros(N * N, jnp.int32),), x[None], np.array([len(x) - 1], np.int32)
-    return Case(counting_step(mesh, 1, N), arguments, donates=True)
+    return Case(counting_step(mesh, 1, N), arguments)
 
 
-def swept_images(sizes: Sizes, mesh: Mesh) -> Case:
+def swept_images(tiny: bool, mesh: Mesh) -> Case:
     """A curvature-bound sweep, 784 features: `4 M D N + 2 D² N` operations."""
     from jexplicit.solvers.sweeps import curvature_problem, curvature_sweep
 
-    M, D, N = sizes.images, 784, 10
+    M, D, N = 64 if tiny else 60_000, 784, 10
     rng = np.random.default_rng(0)
     H, Y = rng.normal(size=(M, D)).astype(np.float32), np.eye(N, dtype=np.float32)[rng.integers(0, N, M)]
     start = jnp.zeros((D, N), jnp.float32), jnp.zeros(N, jnp.float32)
-    return Case(
-        curvature_sweep, (start, curvature_problem(jnp.asarray(H), jnp.asarray(Y), 1e-4)), flops=4 * M * D * N + 2 * D * D * N
-    )
+    problem = curvature_problem(jnp.asarray(H), jnp.asarray(Y), 1e-4)
+    return Case(curvature_sweep, (start, problem), 4 * M * D * N + 2 * D * D * N)
 
 
-def transformer_step(sizes: Sizes, mesh: Mesh) -> Case:
+def transformer_step(tiny: bool, mesh: Mesh) -> Case:
     """A step of Adam on a transformer with windows of 256 tokens."""
     import optax
 
     from jexplicit.nn.networks import initial_state, training_step
     from jexplicit.nn.sequences import Transformer
 
-    N, T, optimizer = sizes.vocabulary, 256, optax.adam(1e-3)
-    model = Transformer(vocab_size=N, width=sizes.width, layers=sizes.layers, heads=max(1, sizes.width // 64), window=T)
-    x = draw_stream(sizes.texts * T, N).astype(np.int32)[: sizes.texts * T].reshape(-1, T)
+    T, optimizer = 256, optax.adam(1e-3)
+    N, width, layers, texts = (32, 8, 1, 1) if tiny else (8192, 512, 8, 32)
+    model = Transformer(vocab_size=N, width=width, layers=layers, heads=max(1, width // 64), window=T)
+    x = draw_stream(texts * T, N).astype(np.int32)[: texts * T].reshape(-1, T)
     state = initial_state({"batch_stats": {}, **jax.jit(model.init)(jax.random.key(0), x)}, optimizer)
     run = training_step(model, optax.softmax_cross_entropy_with_integer_labels, optimizer)
-    flops = x.size * model.flops_per_token()
-    return Case(run, (state, (x, np.roll(x, -1))), donates=True, flops=flops)
+    return Case(run, (state, (x, np.roll(x, -1))), x.size * model.flops_per_token())
 
 
-Part = Callable[[Sizes, Mesh], Case]
-PARTS: tuple[Part, ...] = (copied, multiplied, scattered_pairs, swept_images, transformer_step)
-
-
-class AnyType:
-    """Stands for any class of a package that is not called."""
-
-    def __class_getitem__(cls, shape: object) -> type:
-        return cls
-
-
-class Types(types.ModuleType):
-    """A module all of whose names are types."""
-
-    def __getattr__(self, name: str) -> type:
-        return AnyType
+PARTS = (copied, multiplied, scattered_pairs, swept_images, transformer_step)
 
 
 def name_missing_types() -> None:
     """Stand-ins for missing packages that are named and not called here."""
+    any_type = type("AnyType", (), {"__class_getitem__": classmethod(lambda cls, shape: cls)})
     for name in ("jaxtyping", "sentencepiece", "safetensors", "safetensors.numpy"):
         try:
             importlib.import_module(name)
         except ImportError:
-            sys.modules[name] = Types(name)
+            sys.modules[name] = types.ModuleType(name)
+            sys.modules[name].__getattr__ = lambda name: any_type
 
 
-def measure(make: Part, sizes: Sizes, mesh: Mesh, where: str) -> Row:
+def measure(make: Callable[[bool, Mesh], Case], tiny: bool, mesh: Mesh, where: str) -> Row:
     """A compiled part on a device: seconds, bytes and operations."""
     with jax.default_device(mesh.devices.flat[0]):
-        case = make(sizes, mesh)
+        case = make(tiny, mesh)
         arguments = jax.device_put(case.arguments, NamedSharding(mesh, PartitionSpec()))
         run = cast(jax.stages.Wrapped, case.run).lower(*arguments).compile()  # all of them are made by jax.jit
         moved = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((arguments, run.out_info)))
-        calls, seconds, out, until = 1, [], (), time.perf_counter() + sizes.seconds
+        calls, seconds, out, until = 1, [], (), time.perf_counter() + _seconds * (not tiny)
         while len(seconds) < 4 or (len(seconds) <= _repetitions and time.perf_counter() < until):
             start = time.perf_counter()
             for _ in range(calls):
                 out = run(*arguments)
-                arguments = (out[0], *arguments[1:]) if case.donates else arguments
+                consumed = jax.tree.leaves(arguments)[0].is_deleted()
+                arguments = (out[0], *arguments[1:]) if consumed else arguments
             jax.block_until_ready(out)
             seconds.append((time.perf_counter() - start) / calls)
             calls = max(1, min(100, int(0.05 / seconds[-1])))  # so many that waiting for the last one costs little
@@ -214,17 +183,10 @@ def measure(make: Part, sizes: Sizes, mesh: Mesh, where: str) -> Row:
     return {f"{where}_seconds": median, **{f"{where}_{name}": rate for name, rate in rates.items()}}
 
 
-def run_check(check: Check) -> Row:
+def run_check(check: Callable[[], tuple[float, float]]) -> Row:
     """A check's greatest difference, what is allowed, and whether it passed."""
     difference, tolerance = check()
     return {"passed": bool(difference <= tolerance), "difference": float(difference), "tolerance": tolerance}
-
-
-def write_json(path: Path, content: object) -> None:
-    """Write a file as a whole or not at all."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(content, indent=1) + "\n")
-    new.replace(path)
 
 
 def attempt(f: Callable[[], Row], until: float) -> Row:
@@ -244,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=8, help="after which nothing more is started")
     parser.add_argument("--tiny", action="store_true", help="small sizes, for a test of the script")
     config = parser.parse_args(argv)
-    sizes, until = TINY if config.tiny else FULL, time.monotonic() + 60 * config.minutes
+    until = time.monotonic() + 60 * config.minutes
     if (platforms := os.environ.get("JAX_PLATFORMS")) and "cpu" not in platforms.split(","):
         jax.config.update("jax_platforms", f"{platforms},cpu")  # the CPU is measured, too
     name_missing_types()
@@ -254,11 +216,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     jobs: list[tuple[str, Callable[[], Row]]] = [(check.__name__, functools.partial(run_check, check)) for check in CHECKS]
     for where, on in {"device": device, **({"cpu": cpu} if cpu != device else {})}.items():
         mesh = Mesh(np.array([on]), (AXIS,), axis_types=(AxisType.Auto,))
-        jobs += [(part.__name__, functools.partial(measure, part, sizes, mesh, where)) for part in PARTS]
+        jobs += [(part.__name__, functools.partial(measure, part, config.tiny, mesh, where)) for part in PARTS]
     rows: list[Row] = []
     for name, job in jobs:
         rows.append({"name": name} | attempt(job, until))
-        write_json(config.out / "gpu.json", about | {"sizes": sizes._asdict(), "rows": rows})
+        write_json(config.out / "gpu.json", about | {"tiny": config.tiny, "rows": rows})
         print(rows[-1], file=sys.stderr, flush=True)
     failed = [str(row["name"]) for row in rows if "error" in row or row.get("passed") is False]
     print(f"failed: {', '.join(failed) or 'none'}", file=sys.stderr)

@@ -9,7 +9,6 @@ paths. Needs the extra `beam`.
 
 import logging
 import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,13 +18,10 @@ from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.progress import console, stage
 from launch.kit.command import Preset, entry_point
 from launch.shards import Source, describe, open_corpus, tokenizer_in
-from launch.shared.flags import check_text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Source):
-    """Tokenise and count text of any size with Apache Beam."""
-
     GROUPS: ClassVar = {"radius": "counts", "runner": "machine"}
 
     radius: PositiveInt = 4
@@ -38,12 +34,8 @@ class Config(Source):
     """Flags of Beam and its runner in one string, --options='--direct_num_workers=2'."""
 
 
-PRESETS = {
-    "tiny": Preset(
-        Config(out="runs/tiny-beam", vocab_size=512, radius=2, part_documents=2000),
-        "docs with a vocabulary of 512, pairs up to 2 apart, in 5 parts; 15 s on 2 CPU cores.",
-    )
-}
+_tiny = Config(out="runs/tiny-beam", vocab_size=512, radius=2, part_documents=2000)
+PRESETS = {"tiny": Preset(_tiny, "docs with a vocabulary of 512, pairs up to 2 apart, in 5 parts; 15 s on 2 CPU cores.")}
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -54,49 +46,36 @@ def run(config: Config) -> dict[str, Any]:
 
     check_beam()
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # a worker's error is printed as one line
-    check_text(config)
     corpus = open_corpus(config)
-    parts = parts_of(config, corpus)
+    parts = _parts_of(config, corpus)
     tokenizer, documents = tokenizer_in(config, corpus)
     with stage("tokenising and counting", "documents") as progress:
-        ingest(
-            parts,
-            tokenizer,
-            config.out,
-            **{name: getattr(config, name) for name in ("radius", "runner")},
-            options=shlex.split(config.options),
-        )
+        options: Any = {"radius": config.radius, "runner": config.runner, "options": shlex.split(config.options)}
+        ingest(parts, tokenizer, config.out, **options)
         progress(documents, documents)
     for part in ("train", "dev"):
         describe(Path(config.out, part), read_shards(Path(config.out, part)))
-    pairs = [int(table.nnz) for table in read_tables(Path(config.out, "counts"))]
-    listed = f"distinct pairs 1 .. {config.radius} apart: {' '.join(map(str, pairs))}"
-    console.print(f"  {Path(config.out, 'counts')}: {listed}", soft_wrap=True)
+    counts = Path(config.out, "counts")
+    pairs = [int(table.nnz) for table in read_tables(counts)]
+    console.print(f"  {counts}: distinct pairs 1 .. {config.radius} apart: {' '.join(map(str, pairs))}", soft_wrap=True)
     return {"out": config.out, "documents": documents, "vocab_size": tokenizer.vocab_size, "distinct_pairs": pairs}
 
 
-def parts_of(config: Config, corpus: Corpus) -> list[Any]:
+def _parts_of(config: Config, corpus: Corpus) -> list[Any]:
     """The corpus cut into parts, the units of work: files, or lists of documents."""
     from jexplicit.counts.beam import Part
 
     if config.train:
         train, dev = train_and_dev_files(config.train, config.dev)
         reading: Any = {"field": config.field, "documents": config.documents}
-        files = {"train" if dev else "all": train, "dev": dev}
-        return [
-            Part(split, n, Documents(files_documents, [file], **reading))
-            for split, own in files.items()
-            for n, file in enumerate(own)
-        ]
-    size, parts = config.part_documents, []
-    for split, documents in (("train", list(corpus.train)), ("dev", list(corpus.dev))):
-        starts = range(0, len(documents), size)
-        parts += [Part(split, n, documents[start : start + size]) for n, start in enumerate(starts)]
-    return parts
+        units = {
+            split: [Documents(files_documents, [file], **reading) for file in files]
+            for split, files in (("train" if dev else "all", train), ("dev", dev))
+        }
+    else:
+        units, size = {"train": list(corpus.train), "dev": list(corpus.dev)}, config.part_documents
+        units = {split: [own[n : n + size] for n in range(0, len(own), size)] for split, own in units.items()}
+    return [Part(split, n, unit) for split, own in units.items() for n, unit in enumerate(own)]
 
 
-main = entry_point(run, Config, __doc__, PRESETS)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = entry_point(run, Config, __doc__, PRESETS, module=__name__)

@@ -17,7 +17,6 @@ import itertools
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import timeit
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +32,7 @@ from jexplicit.data.corpora import read_documents
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.files import set_malloc
-from launch.kit.command import Preset, run_command
+from launch.kit.command import Preset, entry_point
 from launch.kit.views import Column, Row, Table
 
 if TYPE_CHECKING:  # each case imports what it measures, so that --help is quick
@@ -41,7 +40,6 @@ if TYPE_CHECKING:  # each case imports what it measures, so that --help is quick
 
 Text = Literal["ngram-fit", "context-mixing-fit", "ngram-scoring", "context-mixing-scoring"]
 Case = Literal["counting", Text]
-Call = Callable[[], object]
 RADIUS = 4
 
 
@@ -73,9 +71,9 @@ PRESETS = {"tiny": Preset(Config("runs/bench", sizes=(500,), repeats=2, vocab_si
 class Pair(NamedTuple):
     """Two ways to do one piece of work, as calls that block."""
 
-    ours: Call
+    ours: Callable[[], object]
     peer: str
-    theirs: Call | None = None  # without the peer
+    theirs: Callable[[], object] | None = None  # without the peer
     skipped: str | None = None  # why there is no peer
     tolerance: float | None = None  # of results that have to agree, as a share of the largest number
     about: Callable[..., Row] = lambda own, other: {}  # fields of the row, of both results
@@ -97,7 +95,7 @@ def bincount_tables(x: np.ndarray, N: int) -> list[np.ndarray]:
     return tables
 
 
-def counting(config: Config, size: int, folder: Path) -> Pair:
+def counting(config: Config, size: int, *_: object) -> Pair:
     """Tables of pairs, from token ids to tables in host memory."""
     from jexplicit.counts.pairs import count
     from launch.accelerator import draw_stream
@@ -138,17 +136,7 @@ def fit_tokens(method: str, train: np.ndarray, tokenizer: Tokenizer, seed: int) 
     return fit_model(method, text, Options(history="document", seed=seed)).model
 
 
-def run_lmplz(program: str, folder: Path) -> Path:
-    """KenLM's model of order 5, with default discounts for small texts."""
-    text, arpa = folder / "train.txt", folder / "model.arpa"
-    flags = ["-o", "5", "--text", str(text), "--arpa", str(arpa), "-T", str(folder), "--discount_fallback"]
-    ended = subprocess.run([program, *flags], capture_output=True, text=True)
-    if ended.returncode:
-        raise ValueError(f"lmplz ended with status {ended.returncode}: {ended.stderr.strip()[-200:]}")
-    return arpa
-
-
-def fitting(method: str, config: Config, size: int, folder: Path) -> Pair:
+def fitting(config: Config, size: int, folder: Path, method: str) -> Pair:
     """From tokens to a model, and the perplexities of both."""
     from jexplicit.lm.arpa import read_arpa
     from jexplicit.lm.evaluation import evaluate
@@ -156,23 +144,30 @@ def fitting(method: str, config: Config, size: int, folder: Path) -> Pair:
     (train, dev, tokenizer), program = read_text(config.train, config.vocab_size, size), shutil.which("lmplz")
     (folder / "train.txt").write_text("\n".join(sentences(train, tokenizer)) + "\n")
 
+    def lmplz() -> Path:  # of order 5, with default discounts for small texts
+        arpa, flags = folder / "model.arpa", ["-o", "5", "--text", folder / "train.txt", "-T", folder, "--discount_fallback"]
+        ended = subprocess.run([str(program), *map(str, flags), "--arpa", str(arpa)], capture_output=True, text=True)
+        if ended.returncode:
+            raise ValueError(f"lmplz ended with status {ended.returncode}: {ended.stderr.strip()[-200:]}")
+        return arpa
+
     def about(own: "AnyModel", arpa: Path | None) -> Row:
         models = {"perplexity": own} | ({"peer_perplexity": read_arpa(arpa, tokenizer)[0]} if arpa else {})
         return {name: evaluate(model, dev).perplexity for name, model in models.items()}
 
-    theirs, skipped = (functools.partial(run_lmplz, program, folder), None) if program else (None, "lmplz is not on PATH")
+    theirs, skipped = (lmplz, None) if program else (None, "lmplz is not on PATH")
     ours = functools.partial(fit_tokens, method, train, tokenizer, config.seed)
     return Pair(ours, "KenLM's lmplz", theirs, skipped, about=about)
 
 
-def scoring(method: str, config: Config, size: int, folder: Path) -> Pair:
+def scoring(config: Config, size: int, folder: Path, method: str) -> Pair:
     """Log-probabilities of a text; their sum is equal where both have the n-gram model."""
     from jexplicit.lm.arpa import write_arpa
     from jexplicit.lm.evaluation import score
 
     (train, dev, tokenizer), peer = read_text(config.train, config.vocab_size, size), "KenLM's Python module"
     models = {name: fit_tokens(name, train, tokenizer, config.seed) for name in {method, "ngram"}}
-    ours = functools.partial(lambda: score(models[method], dev).sum(dtype=np.float64))
+    ours = lambda: score(models[method], dev).sum(dtype=np.float64)  # noqa: E731
     if (kenlm := optional("kenlm")) is None:
         return Pair(ours, peer, skipped="kenlm is not installed")
     write_arpa(arpa := folder / "model.arpa", cast(Any, models["ngram"]), tokenizer)
@@ -182,19 +177,11 @@ def scoring(method: str, config: Config, size: int, folder: Path) -> Pair:
     return Pair(ours, peer, lambda: np.log(10) * sum(map(model.score, documents)), tolerance=tolerance)
 
 
-CASES: dict[Case, Callable[[Config, int, Path], Pair]] = {
-    "counting": counting,
-    "ngram-fit": functools.partial(fitting, "ngram"),
-    "context-mixing-fit": functools.partial(fitting, "context-mixing"),
-    "ngram-scoring": functools.partial(scoring, "ngram"),
-    "context-mixing-scoring": functools.partial(scoring, "context-mixing"),
-}
-
-
 def compare(case: Case, config: Config, size: int) -> Sequence[Row]:
     """The row of a case: medians of seconds, and of paired ratios."""
+    method, _, kind = case.rpartition("-")
     with tempfile.TemporaryDirectory() as scratch:
-        pair = CASES[case](config, size, Path(scratch))
+        pair = {"counting": counting, "fit": fitting, "scoring": scoring}[kind](config, size, Path(scratch), method)
         sides = [side for side in (pair.ours, pair.theirs) if side]
         own, other = [*(side() for side in sides), None][:2]  # which compiles both
         if pair.tolerance is not None and other is not None:
@@ -239,12 +226,8 @@ def run(config: Config) -> dict[str, Any]:
         if hasattr(os, "sched_setaffinity"):
             stack.callback(os.sched_setaffinity, 0, cores := os.sched_getaffinity(0))
             os.sched_setaffinity(0, {max(cores)})
-        return Experiment("bench", Config, measure, [Table(COLUMNS, note=note)], extend=("cases", "sizes"), title="Bench").run(
-            config
-        )
+        views, grows = [Table(COLUMNS, note=note)], ("cases", "sizes")
+        return Experiment("bench", Config, measure, views, extend=grows, title="Bench").run(config)
 
 
-main = functools.partial(run_command, run, Config, presets=PRESETS, description=__doc__ or "", experiment="bench")
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = entry_point(run, Config, __doc__, PRESETS, module=__name__, experiment="bench")

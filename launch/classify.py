@@ -4,7 +4,6 @@ python -m launch.classify --run runs/digits --images seven.png scans/
 python -m launch.classify --run runs/mnist --method kernel --images t10k-images-idx3-ubyte.gz --top 3
 """
 
-import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,8 +14,6 @@ from launch.kit.command import entry_point
 
 @dataclass(frozen=True)
 class Config:
-    """Classify images with a model of a run of launch.digits, solved or trained."""
-
     run: str
     """Run folder of launch.digits."""
     images: tuple[str, ...]
@@ -35,7 +32,4 @@ class Config:
     """Number of labels to show, the most probable first."""
 
 
-main = entry_point("launch.digits.run:classify", Config, __doc__)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = entry_point("launch.digits.run:classify", Config, __doc__, module=__name__)

@@ -2,19 +2,18 @@
 
     jexplicit classify-text --train reviews.csv --field text --label stars --text "a fine film"
 
-The features H of a text are the shares of its words times K, the priming number of the layer `softmax(H U)`. U is solved from
-F = HᵀY + 1, the words of each label; at K = 1 it is log F.
+The features H of a text are the shares of its words times K, the mean number of words of a text and the priming number of the
+layer `softmax(H U)`. U is solved from F = HᵀY + 1, the words of each label.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
 from jexplicit.data.inputs import file_records, list_files
-from jexplicit.runs.bounds import Bounds, NonNegativeInt
+from jexplicit.runs.bounds import NonNegativeInt
 from jexplicit.runs.progress import show
 from launch.kit.command import entry_point
 from launch.kit.views import Column, rich_table
@@ -25,8 +24,6 @@ _columns = (Column("model", "model"), Column("accuracy, %", "accuracy", ".2f", 1
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Classify texts by the explicit solution of a softmax layer on their words."""
-
     train: tuple[str, ...]
     """Labelled texts: files of records (.csv, .tsv, .jsonl, .parquet), globs or folders."""
     field: str
@@ -37,14 +34,12 @@ class Config:
     """Labelled texts to measure on, as --train. Default: a tenth of the texts of each label, held out with --seed."""
     text: tuple[str, ...] = ()
     """Texts whose labels are wanted."""
-    norm: Annotated[float, Bounds(at_least=1, at_most=1e6)] | None = None
-    """L1 norm K of the features of a text. Default: the mean number of words of a training text."""
     seed: NonNegativeInt = 0
     """Seed of the held-out texts."""
 
 
 def measure(
-    train: Sequence[str], Y: np.ndarray, test: Sequence[str], Y_test: np.ndarray, new: Sequence[str], norm: float | None
+    train: Sequence[str], Y: np.ndarray, test: Sequence[str], Y_test: np.ndarray, new: Sequence[str]
 ) -> tuple[list[dict[str, Any]], np.ndarray]:
     """Accuracy and loss by model on test texts, and probabilities of new ones."""
     import jax.numpy as jnp
@@ -57,7 +52,7 @@ def measure(
     counter = CountVectorizer(token_pattern=r"\w+", max_features=_most_words)
     counts = [counter.fit_transform(train), *(counter.transform(texts) for texts in (test, new))]
     sizes = [np.asarray(n.sum(axis=1), np.float64).reshape(-1, 1) for n in counts]
-    K = norm or max(1.0, float(sizes[0].mean()))
+    K = max(1.0, float(sizes[0].mean()))
     H, *others = (n.multiply(K / np.maximum(size, 1)).tocsr() for n, size in zip(counts, sizes, strict=True))
     U = np.asarray(explicit_solution(jnp.asarray(H.T @ np.eye(Y.max() + 1)[Y] + 1), K))
     prior = np.log(np.bincount(Y) / len(Y))  # of a text without a known word
@@ -99,14 +94,11 @@ def run(config: Config) -> dict[str, Any]:
     if not tests:
         raise ValueError(f"--train has fewer than {_part} texts of every label: give more, or name --test FILES")
     rest, Y_test = np.setdiff1d(order, held), np.searchsorted(classes, given)
-    rows, p = measure([texts[n] for n in rest], Y[rest], tests, Y_test, config.text, config.norm)
+    rows, p = measure([texts[n] for n in rest], Y[rest], tests, Y_test, config.text)
     found = [{"label": str(classes[n]), "p": float(p[m, n]), "text": config.text[m]} for m, n in enumerate(p.argmax(axis=1))]
     table = rich_table(_columns, rows, title=f"{len(rest)} training texts, {len(tests)} test texts")
     show(table, *(f"{one['label']} ({one['p']:.3f}): {one['text']}" for one in found))
     return {"rows": rows, "texts": found}
 
 
-main = entry_point(run, Config, __doc__)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = entry_point(run, Config, __doc__, module=__name__)

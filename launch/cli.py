@@ -23,7 +23,7 @@ COMMANDS = {
     "sample": Entry("launch.sample", "continue a prompt"),
     "explain": Entry("launch.explain", "the part of each context token in a prediction"),
     "export": Entry("launch.export", "write a model to one file"),
-    "judge": Entry("launch.judge.__main__", "accuracy on minimal pairs of sentences"),
+    "judge": Entry("launch.judge", "accuracy on minimal pairs of sentences"),
     "compare": Entry("launch.compare", "compare language models on one text"),
     "digits": Entry("launch.digits.__main__", "classify images with models fitted without SGD, and trained ones"),
     "classify": Entry("launch.classify", "classify images with a model of a run of digits"),

@@ -9,7 +9,6 @@ across tokenizers. The last column is the difference in bits per byte from the f
 documents: the models are compared document by document.
 """
 
-import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,17 +19,14 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.corpora import read_documents, text_sizes
 from jexplicit.lm.core.names import label
 from jexplicit.runs.progress import console, show, stage
-from launch.kit.command import entry_point
+from launch.kit.command import ModelChoices, Reading, entry_point, load_choices
 from launch.kit.views import Column, rich_table
-from launch.shared.flags import ModelChoices, Reading, load_choices
 
 _much = 0.01  # of the tokens unknown: more need a warning
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Reading, ModelChoices):
-    """Compare language models on one new text, whatever their tokenizers."""
-
     GROUPS: ClassVar = {"run": "run", "text": "text"}
 
     run: tuple[str, ...]
@@ -46,23 +42,22 @@ def run(config: Config) -> dict[str, Any]:
     from jexplicit.lm import evaluation
 
     documents = read_documents(config.text, field=config.field, documents=config.documents)
-    all_sizes, rows, first = [text_sizes([document]) for document in documents], [], None
+    all_sizes, rows, first = [text_sizes([document]) for document in documents], [], np.zeros(0)
     sizes = np.array([size.bytes for size in all_sizes])
-    for run in config.run:
-        for saved in load_choices(run, config, best=True):
-            with stage(f"scoring with {label(saved.about)}", "positions") as progress:
-                nats = -evaluation.score_documents(saved.model, saved.tokenizer, documents, progress=progress)
-            stream = encode_documents(saved.tokenizer, documents)
-            positions = evaluation.positions_in_all(stream, eos=saved.model.eos)
-            row = {"run": run, "model": label(saved.about), "perplexity": float(np.exp(nats.sum() / positions))}
-            ids = np.split(stream, np.flatnonzero(stream == PAD)[1:-1])
-            nats += [evaluation.spelling(saved.tokenizer, own, size) for own, size in zip(ids, all_sizes, strict=True)]
-            first = nats if first is None else first
-            mean, error = np.array(evaluation.paired_difference(nats, first, sizes)) / np.log(2) if rows else (None, np.nan)
-            row |= evaluation.comparable_measures(float(nats.sum()), text_sizes(documents))
-            row |= {"unknown_share": evaluation.unknown_share(stream), "positions": positions}
-            row |= {"vocab_size": saved.tokenizer.vocab_size, "difference": None if mean is None else float(mean)}
-            rows.append({**row, "standard_error": None if np.isnan(error) else float(error)})  # of one document there is none
+    for run, saved in ((name, saved) for name in config.run for saved in load_choices(name, config, best=True)):
+        with stage(f"scoring with {label(saved.about)}", "positions") as progress:
+            nats = -evaluation.score_documents(saved.model, saved.tokenizer, documents, progress=progress)
+        stream = encode_documents(saved.tokenizer, documents)
+        positions = evaluation.positions_in_all(stream, eos=saved.model.eos)
+        row = {"run": run, "model": label(saved.about), "perplexity": float(np.exp(nats.sum() / positions))}
+        ids = np.split(stream, np.flatnonzero(stream == PAD)[1:-1])
+        nats += [evaluation.spelling(saved.tokenizer, own, size) for own, size in zip(ids, all_sizes, strict=True)]
+        first = first if rows else nats
+        mean, error = np.array(evaluation.paired_difference(nats, first, sizes)) / np.log(2) if rows else (None, np.nan)
+        row |= evaluation.comparable_measures(float(nats.sum()), text_sizes(documents))
+        row |= {"unknown_share": evaluation.unknown_share(stream), "positions": positions}
+        row |= {"vocab_size": saved.tokenizer.vocab_size, "difference": None if mean is None else float(mean)}
+        rows.append({**row, "standard_error": None if np.isnan(error) else float(error)})  # of one document there is none
     if not rows:
         raise ValueError("--run without a value: give at least one run folder or exported file")
     show(rich_table(COLUMNS, rows, title=f"{len(documents):,} documents, {int(sizes.sum()):,} bytes"))
@@ -80,17 +75,10 @@ def _with_error(row: dict[str, Any]) -> str:
 
 
 COLUMNS = (
-    Column("run", "run"),
-    Column("model", "model"),
-    Column("perplexity", "perplexity", ",.2f"),
+    *(Column("run", "run"), Column("model", "model"), Column("perplexity", "perplexity", ",.2f")),
     Column("bits per byte", "bits_per_byte", ".4f", bold=True),
-    Column("bits per character", "bits_per_character", ".4f"),
-    Column("word perplexity", "word_perplexity", ",.1f"),
-    Column("<unk> %", "unknown_share", ".2f", 100),
-    Column("positions", "positions", ","),
+    *(Column("bits per character", "bits_per_character", ".4f"), Column("word perplexity", "word_perplexity", ",.1f")),
+    *(Column("<unk> %", "unknown_share", ".2f", 100), Column("positions", "positions", ",")),
     Column("bits per byte less the first's", _with_error),
 )
-main = entry_point(run, Config, __doc__)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = entry_point(run, Config, __doc__, module=__name__)

@@ -6,28 +6,16 @@ python -m launch.data --folder data
 
 import hashlib
 import os
-import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jexplicit.runs.files import local_path
 from jexplicit.runs.progress import show
 from launch.kit.command import entry_point
 from launch.kit.views import Column, rich_table
 
-
-class DataSet(NamedTuple):
-    """Files of a folder: number, bytes, and the SHA-256 of all by name."""
-
-    files: int
-    bytes: int
-    sha256: str
-    pattern: str
-
-
-_SETS = """
+# sets of files: their number, bytes, and the SHA-256 of all by name
+SETS = """
 1 1115394 86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed tinyshakespeare/input.txt
 1 228145 0a30b5557f192f32ab962680889aac5f6fda0f4cecf40a6d0b5694f58ea8cc4d names/names.txt
 11 54205433 adb8e6c73991367e77898089df39a2071f8bec5dc0ee68746dc213578835336b babylm_like/train/*.train
@@ -43,38 +31,13 @@ _SETS = """
 1 1648877 8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6 mnist/t10k-images-idx3-ubyte.gz
 1 4542 f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6 mnist/t10k-labels-idx1-ubyte.gz
 """
-SETS = tuple(
-    DataSet(int(files), int(size), sha256, pattern)
-    for files, size, sha256, pattern in map(str.split, _SETS.strip().splitlines())
-)
-COLUMNS = (
-    Column("files", "pattern"),
-    Column("bytes", "bytes", ",d"),
-    Column("state", "state"),
-)
+COLUMNS = (Column("files", "pattern"), Column("bytes", "bytes", ",d"), Column("state", "state"))
 
 
 @dataclass(frozen=True)
 class Config:
-    """Check a folder of data against the sets that the pages of results use."""
-
     folder: str | None = None
     """Folder to check. Default: the one that JEXPLICIT_DATA_DIR names."""
-
-
-def state_of(data: DataSet, folder: Path) -> str:
-    """The same, missing, or different from the files of the results."""
-    found = sorted(folder.glob(data.pattern))
-    if len(found) != data.files:
-        return f"{len(found)} of {data.files} files" if found else "missing"
-    return "the same" if _sha256(found) == data.sha256 else "different"
-
-
-def _sha256(paths: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -83,14 +46,19 @@ def run(config: Config) -> dict[str, Any]:
         raise ValueError("no folder to check: give --folder DIR, or set JEXPLICIT_DATA_DIR to the folder of the data")
     if not (folder := local_path(name, "--folder")).is_dir():
         raise ValueError(f"--folder {name} is no folder: make it, and put the files into it as docs/data.md says")
-    rows = [data._asdict() | {"state": state_of(data, folder)} for data in SETS]
+    rows = []
+    for files, size, sha256, pattern in map(str.split, SETS.strip().splitlines()):
+        found, digest = sorted(folder.glob(pattern)), hashlib.sha256()
+        for path in found:
+            digest.update(path.read_bytes())
+        state = "the same" if digest.hexdigest() == sha256 else "different"
+        if len(found) != int(files):
+            state = f"{len(found)} of {files} files" if found else "missing"
+        rows.append({"files": int(files), "bytes": int(size), "sha256": sha256, "pattern": pattern, "state": state})
     show(rich_table(COLUMNS, rows))
     if wrong := [row["pattern"] for row in rows if row["state"] not in ("the same", "missing")]:
         raise ValueError(f"{name}: {', '.join(wrong)} are not the files of the results: fetch them again (docs/data.md)")
     return {"folder": str(folder), "rows": rows}
 
 
-main = entry_point(run, Config, __doc__)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = entry_point(run, Config, __doc__, module=__name__)

@@ -9,29 +9,31 @@ row on its own. --html writes a page instead, on which one moves over the text a
 alternatives and what every row added to the logits of the token and of an alternative.
 """
 
-import sys
+import json
 from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from rich.table import Table
 
 from jexplicit.data.inputs import is_input
-from jexplicit.runs.files import check_writable
+from jexplicit.runs.files import check_writable, write_whole
 from jexplicit.runs.progress import console, show
-from launch.kit.command import entry_point
-from launch.shared.flags import ModelChoice, load_choice, visible
+from launch.kit.command import ModelChoice, entry_point, load_choice, visible
 
 if TYPE_CHECKING:
     from jexplicit.lm.attribution import Attribution
+    from jexplicit.lm.checkpoints import TextModel
+    from jexplicit.lm.core.model import EncodedText
 
 _shown = 4  # columns: more do not fit a terminal
+_alternatives, _digits, _most_tokens = 10, 6, 4000  # of a page
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelChoice):
-    """Exact contributions of context tokens, or rows, to each prediction of a model."""
-
     GROUPS: ClassVar = {"text": "text"}
 
     text: str
@@ -61,31 +63,26 @@ def run(config: Config) -> dict[str, Any]:
     model, tokenizer, _ = saved = load_choice(config, config.text)
     text = read_text(encode_documents(tokenizer, [config.text]), model.radius, eos=model.eos)
     if page:
-        from launch.shared.page import explain_alternatives, write_page
-
         write_page(page, explained := explain_alternatives(saved, text))
         show(f"page {page}")
         return explained | {"html": str(page)}
     why = explain(model, text.X, text.Y, past=text.past)
-    by_token = config.by == "token" and isinstance(model, LanguageModel)
-    why = why.by_token(model.radius) if by_token else why
+    why = why.by_token(model.radius) if config.by == "token" and isinstance(model, LanguageModel) else why
     predicted = [tokenizer.piece(int(i)) for i in text.Y]
     context = [[tokenizer.piece(int(x[k - 1])) if k else "" for k in why.tokens] for x in text.X]
-    show(attribution_table(predicted, context, why))
+    show(_attribution_table(predicted, context, why))
     parts = zip(predicted, context, why.logits.tolist(), why.evidence.tolist(), why.log_probability.tolist(), strict=True)
     names = ("token", "context", "logits", "evidence", "log_probability")
-    predictions = [dict(zip(names, part, strict=True)) for part in parts]
-    return {"rows": list(why.names), "predictions": predictions}
+    return {"rows": list(why.names), "predictions": [dict(zip(names, part, strict=True)) for part in parts]}
 
 
-def attribution_table(predicted: list[str], context: list[list[str]], why: "Attribution") -> Table:
+def _attribution_table(predicted: list[str], context: list[list[str]], why: "Attribution") -> Table:
     """A row per prediction: its probability, and its strongest evidence in nats."""
     G = len(why.names)
     few = G <= _shown  # which have columns of their own
     title = "logit (evidence), nats" + (f"; the {_shown} strongest of {G}" if not few else "")
-    table = Table(
-        "predicted", "p", *(why.names[:G] if few else [""] * _shown), title=title, title_justify="left", show_lines=True
-    )
+    columns = why.names[:G] if few else [""] * _shown
+    table = Table("predicted", "p", *columns, title=title, title_justify="left", show_lines=True)
     table.columns[0].style, table.columns[1].justify = "bold", "right"
     for i, row, logits, evidence, log_p in zip(predicted, context, why.logits, why.evidence, why.log_probability, strict=True):
         order = range(G) if few else np.argsort(-np.abs(evidence), kind="stable")[:_shown]
@@ -95,7 +92,58 @@ def attribution_table(predicted: list[str], context: list[list[str]], why: "Attr
     return table
 
 
-main = entry_point(run, Config, __doc__)
+def explain_alternatives(model: "TextModel", text: "EncodedText") -> dict[str, Any]:
+    """The page's JSON: rows, likeliest tokens and their contributions.
 
-if __name__ == "__main__":
-    sys.exit(main())
+    sum of rows - log of the partition function = log p holds for every token of the page: numbers are rounded first and added
+    up after. The observed token stands last where it is not among the likeliest. null stands for -inf, the logit of what cannot
+    occur.
+    """
+    from jexplicit.lm.attribution import check_explainable, explain
+    from jexplicit.lm.checkpoints import model_name
+    from jexplicit.lm.core.model import LanguageModel
+    from jexplicit.lm.evaluation import log_distributions
+
+    lm, M = model.model, len(text.Y)
+    if M > _most_tokens:
+        raise ValueError(f"a text of {M:,} tokens: a page holds {_most_tokens:,}; give a shorter --text, or leave out --html")
+    check_explainable(lm)  # before long work
+    log_P = log_distributions(lm, text.X, past=text.past)
+    tokens = np.argsort(-log_P, axis=1, kind="stable")[:, :_alternatives]
+    rank = (log_P > np.take_along_axis(log_P, text.Y[:, None], axis=1)).sum(axis=1)
+    tokens[:, -1] = np.where((tokens == text.Y[:, None]).any(axis=1), tokens[:, -1], text.Y)
+    why = explain(lm, text.X, tokens, past=text.past)
+    counted = not isinstance(lm, LanguageModel)  # its evidence adds up to log p, and nothing is normalised
+    rows = np.round((why.evidence if counted else why.logits).astype(np.float64), _digits)
+    log_Z = np.round(rows[:, 0].sum(axis=1) - why.log_probability[:, 0], _digits) * (not counted)
+    log_p = np.round(rows.sum(axis=2) - log_Z[:, None], _digits)
+    observed = np.argmax(tokens == text.Y[:, None], axis=1)
+    texts = [[model.tokenizer.piece(int(i)) for i in some] for some in tokens]
+    pieces = [["".join(c if c in "\n\t" else visible(c) for c in text) for text in some] for some in texts]
+    columns = {"observed": observed, "rank": 1 + rank, "log_Z": log_Z, "log_p": log_p, "rows": rows}
+    values = zip(pieces, *(_finite(column.tolist()) for column in columns.values()), strict=True)
+    return {
+        "model": model_name(model.about),
+        "vocabulary": lm.vocab_size,
+        "loss": _finite(-float(log_p[np.arange(M), observed].mean())),
+        "rows": list(why.names),
+        "back": list(why.tokens),
+        "predictions": [dict(zip(("tokens", *columns), of_one, strict=True)) for of_one in values],
+    }
+
+
+def write_page(path: Path, explained: dict[str, Any]) -> None:
+    """Write the page, one file without anything from elsewhere, of what `explain_alternatives` gives."""
+    template = files("launch").joinpath("page.html").read_text(encoding="utf-8")
+    data = json.dumps(explained, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")  # no tag within the script
+    write_whole(path, lambda file: file.write(template.replace("{{explained}}", data).encode()))
+
+
+def _finite(value: Any) -> Any:
+    """Nested numbers with None for those that JSON does not have."""
+    if isinstance(value, list):
+        return list(map(_finite, value))
+    return value if np.isfinite(value) else None
+
+
+main = entry_point(run, Config, __doc__, module=__name__)

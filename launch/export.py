@@ -7,20 +7,16 @@
 A file NAME.arpa or NAME.arpa.gz holds an n-gram model whose words are the tokens, for KenLM and other decoders.
 """
 
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 from jexplicit.runs.files import check_writable, local_path
 from jexplicit.runs.progress import console, show
-from launch.kit.command import entry_point
-from launch.shared.flags import ModelChoice, load_choice
+from launch.kit.command import ModelChoice, entry_point, load_choice
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelChoice):
-    """Write one language model of a run to a self-contained safetensors file."""
-
     out: str
     """File NAME.safetensors, or folder to share.
     The methods ngram, bigram and unigram also write NAME.arpa or NAME.arpa.gz."""
@@ -29,12 +25,12 @@ class Config(ModelChoice):
 def run(config: Config) -> dict[str, Any]:
     """Load and write."""
     from jexplicit.lm.arpa import is_arpa
-    from jexplicit.lm.checkpoints import export_model, model_path
+    from jexplicit.lm.checkpoints import model_path
 
     given = local_path(config.out, "--out")
     out = check_writable(model_path(given), "--out")
     saved = load_choice(config)
-    export_model(given, saved)
+    saved.save(given)
     if is_arpa(out) and not saved.model.eos:
         remedy = "</s> has log10 p = -99; score without it (eos=False)"
         console.print(f"[yellow]warning:[/] the model was fitted without --eos: {remedy}")
@@ -42,7 +38,4 @@ def run(config: Config) -> dict[str, Any]:
     return {"out": str(out), "bytes": out.stat().st_size}
 
 
-main = entry_point(run, Config, __doc__)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = entry_point(run, Config, __doc__, module=__name__)

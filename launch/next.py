@@ -3,7 +3,6 @@
 python -m launch.next --run runs/demo --prompt "Return the" --top 10
 """
 
-import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,15 +10,12 @@ import numpy as np
 
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.progress import show
-from launch.kit.command import entry_point
+from launch.kit.command import ModelChoice, entry_point, load_choice, visible
 from launch.kit.views import Column, rich_table
-from launch.shared.flags import ModelChoice, load_choice, visible
 
 
 @dataclass(frozen=True)
 class Config(ModelChoice):
-    """The likeliest next tokens of a prompt, with probabilities."""
-
     GROUPS: ClassVar = {"prompt": "text"}
 
     prompt: str = ""
@@ -41,16 +37,11 @@ def run(config: Config) -> dict[str, Any]:
 
     model, tokenizer, _ = load_choice(config, config.prompt)
     log_p = next_token(model, *prompt_ids(tokenizer, config.prompt))
-    likeliest = [int(i) for i in np.argsort(-log_p, kind="stable")[: config.top] if np.isfinite(log_p[i])]
-    found = [
-        {"token": tokenizer.piece(i), "id": i, "probability": float(np.exp(log_p[i])), "log_probability": float(log_p[i])}
-        for i in likeliest
-    ]
+    likeliest = [(int(i), log_p[i]) for i in np.argsort(-log_p, kind="stable")[: config.top] if np.isfinite(log_p[i])]
+    numbers = [{"id": i, "probability": float(np.exp(p)), "log_probability": float(p)} for i, p in likeliest]
+    found = [{"token": tokenizer.piece(row["id"]), **row} for row in numbers]
     show(rich_table(COLUMNS, found))
     return {"prompt": config.prompt, "next": found}
 
 
-main = entry_point(run, Config, __doc__)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = entry_point(run, Config, __doc__, module=__name__)

@@ -3,7 +3,6 @@
 python -m launch.runs runs/demo runs/other
 """
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,14 @@ from launch.kit.views import Column, rich_table
 
 @dataclass(frozen=True)
 class Config:
-    """List the models of runs with the flags that choose them, and their perplexities."""
-
     folders: tyro.conf.Positional[tuple[str, ...]] = ("runs",)
     """Run folders, or folders of run folders."""
 
 
 COLUMNS = (
-    Column("run", "run"),
-    Column("of launch.", "launcher"),
+    *(Column("run", "run"), Column("of launch.", "launcher")),
     *(Column(f"--{name}", name) for name in ("method", "features", "radius", "history")),
-    Column("dev perplexity", "dev_perplexity", ",.2f"),
-    Column("bits per byte", "bits_per_byte", ".3f"),
+    *(Column("dev perplexity", "dev_perplexity", ",.2f"), Column("bits per byte", "bits_per_byte", ".3f")),
 )
 
 
@@ -48,7 +43,4 @@ def run(config: Config) -> dict[str, Any]:
     return {"rows": rows}
 
 
-main = entry_point(run, Config, __doc__)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = entry_point(run, Config, __doc__, module=__name__)

@@ -3,20 +3,16 @@
 python -m launch.sample --run runs/demo --prompt "Return the"
 """
 
-import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from jexplicit.runs.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
 from jexplicit.runs.progress import show
-from launch.kit.command import entry_point
-from launch.shared.flags import ModelChoice, load_choice
+from launch.kit.command import ModelChoice, entry_point, load_choice
 
 
 @dataclass(frozen=True)
 class Config(ModelChoice):
-    """Continue a prompt with a saved language model."""
-
     GROUPS: ClassVar = {"prompt": "text"}
 
     prompt: str = ""
@@ -37,18 +33,11 @@ class Config(ModelChoice):
 
 def run(config: Config) -> dict[str, Any]:
     """Load, generate, print to standard output."""
-    from jexplicit.lm.generation import generate_text
-    from jexplicit.runs.checks import key_of_seed
-
-    model, tokenizer, _ = load_choice(config, config.prompt)
-    options = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
-    prompts = [config.prompt] * config.count
-    texts = generate_text(key_of_seed(config.seed), model, tokenizer, prompts, config.length, **options)
+    saved, prompts = load_choice(config, config.prompt), [config.prompt] * config.count
+    options: Any = {name: getattr(config, name) for name in ("length", "temperature", "top_k", "top_p", "seed")}
+    texts = saved.generate(prompts, **options)
     show(*(config.prompt + text for text in texts))
     return {"prompt": config.prompt, "texts": texts}
 
 
-main = entry_point(run, Config, __doc__)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = entry_point(run, Config, __doc__, module=__name__)

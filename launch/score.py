@@ -14,9 +14,8 @@ natural. A file that is named twice is scored twice.
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -26,16 +25,13 @@ from jexplicit.data.inputs import expand_paths
 from jexplicit.runs.bounds import PositiveFloat, refuses
 from jexplicit.runs.files import local_path, write_whole
 from jexplicit.runs.progress import console, json_line, show, stage
-from launch.kit.command import entry_point
-from launch.shared.flags import ModelChoice, Reading, load_choice
+from launch.kit.command import ModelChoice, Reading, entry_point, load_choice
 
 _stdin = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Reading, ModelChoice):
-    """Log-probabilities of a text under a saved language model, as JSON lines."""
-
     GROUPS: ClassVar = {"text": "text"}
 
     text: tuple[str, ...]
@@ -71,12 +67,15 @@ def run(config: Config) -> dict[str, Any]:
     if config.kept is not None:
         most, scored = config.max_perplexity, zip(documents, scores, strict=True)
         kept = [document for document, (_, log_p) in scored if len(log_p) and np.exp(-log_p.mean()) <= most]
-        write_kept(local_path(config.kept, "--kept"), kept, "\n" if config.documents == "line" else "\n\n")
+        between = "\n" if config.documents == "line" else "\n\n"  # plain documents; records are JSON lines
+        parts = [one.text + between if one.fields is None else json.dumps(one.fields, default=str) + "\n" for one in kept]
+        content = "".join(parts).encode("utf-8", "surrogatepass")
+        write_whole(local_path(config.kept, "--kept"), lambda file: file.write(content))
     for n, (document, (ids, log_p)) in enumerate(zip(documents, scores, strict=True)):
-        place = {"file": document.file} if len(set(config.text)) > 1 or len(files) > 1 else {}
-        place |= {"line": document.line} | ({} if config.id_field is None else {"id": document.value(config.id_field)})
-        passed = {name: value for name, value in (document.fields or {}).items() if config.keep_fields}
-        place = {name: value for name, value in passed.items() if not (config.no_text and name == config.field)} | place
+        fields, without = document.fields or {}, config.field if config.no_text else None
+        place = {name: value for name, value in fields.items() if config.keep_fields and name != without}
+        place |= ({"file": document.file} if len(set(config.text)) > 1 or len(files) > 1 else {}) | {"line": document.line}
+        place |= {} if config.id_field is None else {"id": document.value(config.id_field)}
         pieces, numbers = [saved.tokenizer.piece(int(i)) for i in ids], [round(float(p), 6) for p in log_p]
         if config.per == "token":
             lines += [{**place, "token": t, "log_probability": p} for t, p in zip(pieces, numbers, strict=True)]
@@ -84,10 +83,9 @@ def run(config: Config) -> dict[str, Any]:
             tokens = {} if config.no_text else {"tokens": pieces, "log_probabilities": numbers}
             lines.append({**place, "document": n, **tokens, **_summary(log_p)})
     show(*map(json_line, lines))
-    every = np.concatenate([log_p for _, log_p in scores])
-    unknown = sum(int(np.count_nonzero(ids == saved.tokenizer.unk_id)) for ids, _ in scores)
-    sizes = text_sizes(texts)
-    nats = spelling(saved.tokenizer, np.concatenate([ids for ids, _ in scores]), sizes) - float(every.sum(dtype=np.float64))
+    stream, every = (np.concatenate(parts) for parts in zip(*scores, strict=True))
+    unknown, sizes = int(np.count_nonzero(stream == saved.tokenizer.unk_id)), text_sizes(texts)
+    nats = spelling(saved.tokenizer, stream, sizes) - float(every.sum(dtype=np.float64))
     whole = {
         **{"documents": len(documents), "unknown_tokens": unknown, "unknown_share": unknown / max(len(every), 1)},
         **{"history": saved.about.get("history", "none"), **_summary(every)},
@@ -124,15 +122,6 @@ def read_documents(config: Config) -> Iterator[Document]:
             yield from locate_documents(file, **reading)
 
 
-def write_kept(path: Path, documents: Sequence[Document], between: str) -> None:
-    """Write records as JSON lines, or plain documents."""
-    parts = [
-        document.text + between if document.fields is None else json.dumps(document.fields, default=str) + "\n"
-        for document in documents
-    ]
-    write_whole(path, lambda file: file.write("".join(parts).encode("utf-8", "surrogatepass")))
-
-
 def _summary(log_p: np.ndarray) -> dict[str, Any]:
     return {
         "token_count": len(log_p),
@@ -141,7 +130,4 @@ def _summary(log_p: np.ndarray) -> dict[str, Any]:
     }
 
 
-main = entry_point(run, Config, __doc__)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = entry_point(run, Config, __doc__, module=__name__)

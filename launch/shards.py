@@ -8,7 +8,6 @@ shard, run it again with the same flags.
 """
 
 import json
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -17,8 +16,7 @@ from jexplicit.data.corpora import Corpus, read_corpus, sample_documents, text_s
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.files import check_writable, local_path, parse_json, write_json
 from jexplicit.runs.progress import console, si_format, stage
-from launch.kit.command import Preset, entry_point
-from launch.shared.flags import Text, check_text
+from launch.kit.command import Preset, Text, check_text, entry_point
 
 if TYPE_CHECKING:
     from jexplicit.data.shards import Shards
@@ -48,8 +46,6 @@ class Source(Text):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Source):
-    """Tokenise text of any size into shards of token ids."""
-
     GROUPS: ClassVar = {"limit": "text", "shard_tokens": "tokens"}
 
     limit: Annotated[int, Bounds(at_least=10)] | None = None
@@ -59,35 +55,31 @@ class Config(Source):
 
 
 _no_effect = ("out", "runner", "options")  # on what is written
-PRESETS = {
-    "tiny": Preset(
-        Config(out="runs/tiny-shards", limit=500, vocab_size=512),
-        "500 documents of docs, vocabulary 512: 234,744 training tokens; 10 s on 2 CPU cores.",
-    )
-}
+_note = "500 documents of docs, vocabulary 512: 234,744 training tokens; 10 s on 2 CPU cores."
+PRESETS = {"tiny": Preset(Config(out="runs/tiny-shards", limit=500, vocab_size=512), _note)}
 
 
 def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev."""
     from jexplicit.data.shards import write_shards, write_sizes
 
-    check_text(config)
     corpus = open_corpus(config)
     corpus = corpus.limit(config.limit) if config.limit else corpus
     tokenizer, in_all = tokenizer_in(config, corpus)
     found: dict[str, Any] = {"out": config.out, "vocab_size": tokenizer.vocab_size}
-    for part, documents, known in (("train", corpus.train, in_all), ("dev", corpus.dev, 0)):
+    for part, documents, known in (("train", corpus.train, in_all), ("dev", corpus.dev, 0)):  # of dev there may be any number
         with stage(f"tokenising {part}", "documents") as progress:
-            options: Any = {"shard_tokens": config.shard_tokens}  # of train, the number of documents is known
-            options["progress"] = lambda done, _, progress=progress, known=known: progress(done, max(done, known))
-            shards = write_shards(Path(config.out, part), documents, tokenizer, **options)
-        found[part] = describe(Path(config.out, part), shards)
+            told = lambda done, _, progress=progress, known=known: progress(done, max(done, known))  # noqa: E731
+            folder, options = Path(config.out, part), {"shard_tokens": config.shard_tokens, "progress": told}
+            shards = write_shards(folder, documents, tokenizer, **options)
+        found[part] = describe(folder, shards)
     write_sizes(Path(config.out, "dev"), text_sizes(corpus.dev))
     return found
 
 
 def open_corpus(config: Source) -> Corpus:
-    """The corpus of the config, not yet read."""
+    """The corpus of checked flags, not yet read."""
+    check_text(config)
     options = {name: getattr(config, name) for name in ("field", "documents", "feature", "data_dir")}
     return read_corpus("text" if config.train else config.corpus, config.train, config.dev, **options)
 
@@ -98,17 +90,21 @@ def tokenizer_in(config: Source, corpus: Corpus) -> "tuple[Tokenizer, int]":
 
     out, settings = local_path(config.out, "--out"), {n: value for n, value in asdict(config).items() if n not in _no_effect}
     settings = json.loads(json.dumps({**settings, "source": corpus.identity}))
-    if stored := _stored(out / "config.json"):
+    try:
+        stored = parse_json((out / "config.json").read_bytes()) if (out / "config.json").exists() else {}
+        known = int(stored["train_documents"]) if stored else 0
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{out / 'config.json'} is damaged or of another command: choose another --out") from error
+    if stored:
         if changed := [name for name in settings if stored.get(name) != settings[name]]:
             was = "; ".join(f"{name} = {stored.get(name)!r:.100} (now {settings[name]!r:.100})" for name in changed)
             raise ValueError(f"{out} was written with {was}: give the same flags and text, or choose another --out")
         if (out / "tokenizer.model").exists():
-            return Tokenizer.load(out / "tokenizer.model"), stored["train_documents"]
+            return Tokenizer.load(out / "tokenizer.model"), known
     check_writable(out / "config.json", "--out")  # before hours of reading
     with stage("sampling", "documents") as progress:
-        sample, documents = sample_documents(
-            corpus.train, config.tokenizer_documents, seed=config.seed, progress=lambda seen: progress(seen, seen)
-        )
+        options: Any = {"seed": config.seed, "progress": lambda seen: progress(seen, seen)}
+        sample, documents = sample_documents(corpus.train, config.tokenizer_documents, **options)
         progress(documents, documents)
     with stage(f"training the tokenizer on {si_format(len(sample))} documents"):
         tokenizer = make_tokenizer(config.tokenizer, sample, config.vocab_size)
@@ -119,22 +115,10 @@ def tokenizer_in(config: Source, corpus: Corpus) -> "tuple[Tokenizer, int]":
 
 def describe(folder: Path, shards: "Shards") -> dict[str, int]:
     """One line on what was written, and the numbers in it."""
-    files = f"{len(shards.shards)} file{'s' * (len(shards.shards) != 1)}"
-    about = f"{shards.documents} documents, {len(shards)} tokens of {shards.vocab_size} in {files}"
-    console.print(f"  {folder}: {about}", soft_wrap=True)
-    return {"documents": shards.documents, "tokens": len(shards), "files": len(shards.shards)}
+    found = {"documents": shards.documents, "tokens": len(shards), "files": len(shards.shards)}
+    about = f"{found['documents']} documents, {found['tokens']} tokens of {shards.vocab_size} in {found['files']} file"
+    console.print(f"  {folder}: {about}{'s' * (found['files'] != 1)}", soft_wrap=True)
+    return found
 
 
-def _stored(path: Path) -> dict[str, Any]:
-    """The config.json of the folder; empty where there is none yet."""
-    try:
-        stored = parse_json(path.read_bytes()) if path.exists() else {}
-        return {**stored, "train_documents": int(stored["train_documents"])} if stored else {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged or of another command: choose another --out") from error
-
-
-main = entry_point(run, Config, __doc__, PRESETS)
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = entry_point(run, Config, __doc__, PRESETS, module=__name__)

@@ -8,13 +8,9 @@ from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # XLA's older code for fused loops, a module at a time, compiles small functions twice as fast; processes inherit it
-os.environ["XLA_FLAGS"] = " ".join(
-    [
-        "--xla_cpu_use_fusion_emitters=false",
-        "--xla_cpu_parallel_codegen_split_count=1",
-        "--xla_cpu_multi_thread_eigen=false",
-        os.environ.get("XLA_FLAGS", ""),
-    ]
+os.environ["XLA_FLAGS"] = (
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_multi_thread_eigen=false "
+    + os.environ.get("XLA_FLAGS", "")
 )
 os.environ["OMP_NUM_THREADS"] = "1"  # test processes fill the cores; threads of theirs would wait for each other
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -50,25 +46,20 @@ def pytest_configure(config):
 
 
 def pytest_sessionstart(session):
-    """Compiled programs of earlier runs, in a folder for each process, since JAX writes its files in place.
-
-    Before the workers start, each folder gets a link to every file that another one has: which worker has run a file of tests
-    does not matter to the next run.
-    """
+    """Compiled programs of earlier runs, in a folder for each process; before workers start, each gets links to all files."""
     folder = os.environ.get("COMPILED_BY_TESTS")
     workers = session.config.getoption("numprocesses", None)
     if not folder:
         return
     if hasattr(session.config, "workerinput") or not workers:
-        jax.config.update(
-            "jax_compilation_cache_dir", str(Path(folder, os.environ.get("PYTEST_XDIST_WORKER", "gw0")).absolute())
-        )
+        own = Path(folder, os.environ.get("PYTEST_XDIST_WORKER", "gw0")).absolute()
+        jax.config.update("jax_compilation_cache_dir", str(own))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
         return
-    own = [Path(folder, f"gw{n}") for n in range(workers)]
-    compiled = {path.name: path for place in own for path in place.glob("*-cache")}
-    for place in own:
+    places = [Path(folder, f"gw{n}") for n in range(workers)]
+    compiled = {path.name: path for place in places for path in place.glob("*-cache")}
+    for place in places:
         place.mkdir(parents=True, exist_ok=True)
         for name in compiled.keys() - set(os.listdir(place)):
             (place / name).hardlink_to(compiled[name])
@@ -90,10 +81,7 @@ def pytest_collection_finish():
 @pytest.fixture
 def data_dir():
     """The folder of larger data, where there is one."""
-    folder = os.environ.get("JEXPLICIT_DATA_DIR")
-    if not folder:
-        pytest.skip("JEXPLICIT_DATA_DIR is not set")
-    return folder
+    return os.environ.get("JEXPLICIT_DATA_DIR") or pytest.skip("JEXPLICIT_DATA_DIR is not set")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
-"""Programs that JAX compiles and seconds that tests take, by file; `make test` fails above LIMIT programs.
+"""Programs that JAX compiles, by file of tests; `make test` fails above LIMIT programs.
 
-A program counts when a process needs it for the first time, compiled or read from a cache of an earlier run, so that the number
-does not depend on what the machine has kept. Workers of one run each count their own.
+A program counts when a process needs it for the first time, compiled or read from a cache of an earlier run.
 """
 
 import collections
@@ -12,66 +11,57 @@ import pytest
 LIMIT = 3_700  # of a run without slow tests, of which 3,450 to 3,510 were seen; a commit may only lower it
 KEPT = 2_500  # by one process at a time
 EVENT = "/jax/core/compile/backend_compile_duration"
-_compiled = [0]  # since the last report of this process
-_kept = [0]  # by this process, since it dropped them
-_of_file: dict[str, list[float]] = collections.defaultdict(lambda: [0, 0.0])  # programs, seconds
+_compiled = {"new": 0, "kept": 0}  # since the last report of this process, and since it dropped them
+_of_file = collections.Counter[str]()
 
 
 def listen() -> None:
     """Count in this process from now on."""
 
     def count(event: str, duration_secs: float, **_: str | int) -> None:
-        _compiled[0] += event == EVENT
-        _kept[0] += event == EVENT
+        for kind in _compiled:
+            _compiled[kind] += event == EVENT
 
     jax.monitoring.register_event_duration_secs_listener(count)
 
 
 def too_many() -> bool:
     """Whether this process keeps more compiled programs than it should, some gigabytes of them; true once."""
-    over = _kept[0] > KEPT
-    _kept[0] = 0 if over else _kept[0]
+    over = _compiled["kept"] > KEPT
+    _compiled["kept"] = 0 if over else _compiled["kept"]
     return over
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector):
     """A file that compiles something when it is imported fails: every worker imports every file."""
-    before = _compiled[0]
+    before = _compiled["new"]
     report = yield
-    if isinstance(collector, pytest.Module) and _compiled[0] > before:
+    if isinstance(collector, pytest.Module) and _compiled["new"] > before:
         report.outcome, report.result = "failed", []
-        report.longrepr = f"{collector.path} compiles {_compiled[0] - before} programs when it is imported: use a fixture"
+        report.longrepr = f"{collector.path} compiles programs when it is imported: use a fixture"
     return report
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item, call):
     """What was compiled since the last report travels with this one, from a worker to the process that prints."""
-    item.user_properties.append(("programs", _compiled[0]))
-    _compiled[0] = 0
+    item.user_properties.append(("programs", _compiled["new"]))
+    _compiled["new"] = 0
 
 
 def pytest_runtest_logreport(report):
-    entry = _of_file[report.nodeid.split("::")[0]]
-    entry[1] += report.duration
     if report.when == "teardown":
-        entry[0] += sum(value for name, value in report.user_properties if name == "programs")
+        _of_file[report.nodeid.split("::")[0]] += sum(n for name, n in report.user_properties if name == "programs")
 
 
 def pytest_terminal_summary(terminalreporter):
-    terminalreporter.section("programs compiled, and seconds")
-    for column, unit in ((0, "programs"), (1, "seconds")):
-        for name, entry in sorted(_of_file.items(), key=lambda item: -item[1][column])[:10]:
-            terminalreporter.write_line(f"{entry[column]:8.0f} {unit} {name}")
-    terminalreporter.write_line(f"{_total():8d} programs in all; without slow tests at most {LIMIT}")
+    terminalreporter.section(f"{_of_file.total()} programs compiled, at most {LIMIT} without slow tests")
+    for name, programs in _of_file.most_common(10):
+        terminalreporter.write_line(f"{programs:8d} {name}")
 
 
 def pytest_sessionfinish(session):
     short = session.config.option.markexpr == "not slow" and not hasattr(session.config, "workerinput")
-    if short and _total() > LIMIT:
+    if short and _of_file.total() > LIMIT:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def _total() -> int:
-    return int(sum(programs for programs, _ in _of_file.values()))

@@ -12,11 +12,7 @@ from jexplicit.runs.checks import is_concrete
 
 
 def each_row(check: Callable[..., None], rows: Iterable[tuple[Any, ...]]) -> None:
-    """Call the check with the parts of each row, of which the first is its name.
-
-    Raises:
-        ExceptionGroup: the failures, each with the name of its row.
-    """
+    """Call the check with the parts of each row, of which the first is its name; ExceptionGroup: all failures."""
     failures, number = [], 0
     for number, row in enumerate(rows, start=1):
         try:

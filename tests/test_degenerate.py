@@ -1,6 +1,9 @@
-"""Public closed forms and measures with constant, duplicate, zero, rank-deficient and tiny input: finite, or a ValueError."""
+"""Closed forms and measures with constant, zero, rank-deficient and tiny input: finite, or a message whose remedy works."""
 
 import functools
+import io
+import json
+import re
 from inspect import unwrap
 
 import jax
@@ -8,6 +11,7 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
+from refusals import refused
 from tables import each_row, refuse
 
 import icl
@@ -19,16 +23,17 @@ from icl.tasks import Sequence, Tasks
 from jexplicit import lm, solvers
 from jexplicit.data.contexts import check_stream
 from jexplicit.data.corpora import TextSizes
-from jexplicit.features.images import fit_axes
-from jexplicit.features.random import random_directions
+from jexplicit.features import fit_axes, fourier_directions
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.smoothing import kneser_ney
 from jexplicit.lm.evaluation import comparable_measures, judgement, log_probabilities, paired_difference
 from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.rows import bigram_model, unigram_model
+from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.progress import json_line
+from jexplicit.solvers.explicit import calibration_error, fit_temperature
 from jexplicit.solvers.feature_machine import solve as solve_machine
-from jexplicit.solvers.metrics import calibration_error, fit_temperature
-from launch.lm.scaling import fit_scaling
+from launch.lm.run import fit_scaling
 
 
 @pytest.fixture(autouse=True)
@@ -59,18 +64,15 @@ def zeros(*shape):
     return jax.device_put(np.zeros(shape, "f4"))
 
 
-@jax.tree_util.Partial
-def identity(X):
-    return X
+def gram_fit(H, Y):
+    return solvers.gram_least_squares(solvers.gram_matrix(solvers.split_examples(H, Y), jax.tree_util.Partial(lambda X: X)))
 
 
 FITS = {
     "explicit": lambda H, Y: H @ solve(H, Y),
     "sweeps": lambda H, Y: solvers.iterative_scaling_sweeps(H, Y, zeros(H.shape[1], 2), sweeps=3).logits(H),
     "bound": lambda H, Y: solvers.curvature_bound_sweeps(H, Y, sweeps=3).logits(H),
-    "least squares": lambda H, Y: solvers.gram_least_squares(
-        solvers.gram_matrix(solvers.split_examples(H, Y), identity)
-    ).logits(H),
+    "least squares": lambda H, Y: gram_fit(H, Y).logits(H),
     "layers": lambda H, Y: jexplicit.solve_layers(H, Y, [solvers.SoftmaxLayer()] * 2),
 }
 
@@ -79,9 +81,7 @@ def finite(tree):
     return all(np.isfinite(np.asarray(leaf, float)).all() for leaf in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize(
-    "fit", ["explicit", "sweeps", "bound", "least squares", pytest.param("layers", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("fit", [*list(FITS)[:-1], pytest.param("layers", marks=pytest.mark.slow)])
 def test_a_fit_of_degenerate_features_is_finite_or_refused(fit):
     def check(name, H):
         try:
@@ -104,13 +104,6 @@ def test_a_learned_rule_refuses_inputs_that_it_cannot_learn_from():
     refuse([(words, lambda x=x: rule.update(x, y, state)) for x in inputs], of_values=True)
 
 
-CONTEXTS = {
-    "constant": np.ones((5, 3), "f4"),
-    "duplicate": np.tile(rng.random((1, 3), "f4") - 0.5, (5, 1)),
-    "zero": np.zeros((5, 3), "f4"),
-    "fewer examples than inputs": np.repeat(rng.random((2, 3), "f4"), [1, 4], axis=0),
-    "tiny": 1e-12 * (rng.random((5, 3), "f4") - 0.5),
-}
 PREDICTORS = {
     "gradient descent": lambda c: icl.gradient_descent(c, 0.1, steps=3),
     "GD++": lambda c: icl.gd_plus_plus(c, 0.1, 0.1, steps=3),
@@ -121,7 +114,7 @@ PREDICTORS = {
 
 def test_a_predictor_of_degenerate_contexts_is_finite():
     def check(name, predict):
-        for X in CONTEXTS.values():
+        for X in (made[:5] for name, made in MADE.items() if name != "large"):
             assert finite(predict(Sequence(*jax.device_put((X, X[:, :1], np.ones(3, "f4"), np.ones(1, "f4"))))))
 
     each_row(check, PREDICTORS.items())
@@ -132,7 +125,7 @@ def refusals():
     device, KEY, FLAT = jax.device_put, jax.random.key(0), jax.tree_util.Partial(lambda X: X.reshape(len(X), -1))
     image = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
     logits, two, features = np.array([[1.0, 0.0], [0.0, 2.0]]), np.eye(2), MADE["duplicate"]
-    LOGITS, TWO, H, Y, F = map(device, (logits, two, features, TARGETS, features.T @ TARGETS))
+    LOGITS, TWO, H, Y = map(device, (logits, two, features, TARGETS))
     TABLE = np.array([[0, 2, 0], [1, 0, 1], [0, 1, 0]], np.int32)
     UNIFORM, NAN = token_model([zeros(3, 3)], "cat", False), TARGETS * np.nan
     wavelets = jexplicit.features.wavelets((8, 8), octaves=1, angles=2, grid=2)
@@ -155,8 +148,6 @@ def refusals():
         ("targets", lambda y: FITS["bound"](H, device(y)), 2 * TARGETS),
         ("targets that are not finite", lambda y: solvers.split_examples(features, y), NAN),
         ("layer 1 has weights that are not finite", lambda y: jexplicit.solve_layers(y, y, [solvers.SoftmaxLayer()] * 2), Y),
-        ("none of them empty", lambda H: solvers.priming_scan(H, F, device(np.zeros(0, int)), device(np.ones(1))), zeros(0, 3)),
-        ("finite features >= 0", lambda H: solvers.priming_scan(H, F, device(np.arange(12) % 2), device(np.ones(1))), -H),
         ("without variance", lambda X: fit_axes(FLAT, X, 17, dimensions=3), np.full((20, 8, 8), 7, np.uint8)),
         ("counts with a sum of 0", lambda C: lm.explicit_language_model(C, features="cat"), ZEROS),
         ("counts with a sum of 0", lambda C: offset_rows(C, features="cat"), ZEROS),
@@ -164,7 +155,7 @@ def refusals():
         ("no counts: count a text first", lambda C: lm.explicit_language_model(C, features="cat", radius=None), ()),
         ("radius of at least 1", lambda K: lm.explicit_language_model((TABLE,), features="cat", radius=K), 0),
         ("pass an array", unwrap(check_stream), [0, 1, 0]),
-        (r"random key 0: pass jax.random.key\(0\)", lambda key: random_directions(key, 3, 4), 0),
+        (r"random key 0: pass jax.random.key\(0\)", lambda key: fourier_directions(key, 3, 4), 0),
         ("temperature inf", lambda x: jexplicit.generate(KEY, UNIFORM, TOKEN[:1], 3, temperature=x), np.inf),
         ("to a side of 0", lambda n: image_sets(jexplicit.data.read_images("digits"), side=n), 0),
         ("integers of at least 0", lambda C: jexplicit.counts.merge_counts((C,), (TABLE,)), TABLE * 0.5),
@@ -183,12 +174,10 @@ def refusals():
         ("grey levels", lambda n: jexplicit.features.patch_filters(image[:9], n, size=3, number=2), 1),
         ("noise -1.0", lambda x: jexplicit.features.patch_filters(image, 17, size=3, number=2, noise=x), -1.0),
         ("phases", lambda x: jexplicit.features.fourier_features(device(np.full((1, 2), x)), TWO), 1e20),
-        ("finite", lambda x: jexplicit.features.random_features(device(np.array([[x, 1.0]])), TWO), np.nan),
         ("finite", lambda K: jexplicit.features.unit_rows(H, K=K), np.inf),
         ("threshold", lambda x: jexplicit.features.positive_parts(H, x), np.nan),
         ("grey", lambda X: jexplicit.features.scattering_pools(device(X), wavelets), -np.ones((1, 8, 8))),
         ("penalty", lambda p: icl.ridge(WIDE, p), 0.0, np.nan),
-        ("cannot be inverted", lambda X: icl.optimal_solution(icl.sampled_moments(device(X))), np.ones((1, 1, 3))),
         ("above 0", lambda r: icl.optimal_rate(Tasks(input_range=r)), 0.0),
         ("noise", lambda x: Tasks(noise=x), -1.0, np.nan),
         ("one of each", lambda y: icl.half_mse(y, zeros(1, 1)), zeros(1, 5)),
@@ -228,22 +217,58 @@ def test_whole_numbers_do_not_wrap():
     expected = every(jax.device_put(WHOLE.astype(float)))
     for name, found in every(jax.device_put(WHOLE.astype(np.uint8))).items():
         np.testing.assert_allclose(found, expected[name], rtol=1e-6, err_msg=name)
-    fits = (solvers.gram_matrix(solvers.split_examples(WHOLE.astype(t), HALVES), identity) for t in (np.uint8, float))
-    one, other = (solvers.gram_least_squares(fit).U for fit in fits)
+    one, other = (gram_fit(WHOLE.astype(kind), HALVES).U for kind in (np.uint8, float))
     np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
-def test_logits_of_minus_infinity_are_probabilities_of_0_and_no_evidence():
-    assert solvers.mean_loss(*jax.device_put((np.array([[0.0, -np.inf]]), np.eye(2)[:1]))) == 0
+def test_what_has_an_answer_in_the_limit_has_it():
+    assert solvers.mean_loss(*jax.device_put((np.array([[0.0, -np.inf]]), np.eye(2)[:1]))) == 0  # a probability of 0
     model = token_model([jnp.log(jnp.eye(3))], "cat", False)
     assert jexplicit.explain(model, np.array([[0]]), np.array([0])).evidence.tolist() == [[0.0]]
-
-
-def test_random_features_of_equal_numbers_are_0():
-    X, W = jax.device_put((np.full((1, 700), 0.1, "f4"), np.ones((700, 3), "f4")))  # their mean is rounded
-    assert not np.asarray(jexplicit.features.random_features(X, W)).any()
-
-
-def test_text_without_words_has_no_word_perplexity():
     found = comparable_measures(1.0, TextSizes(documents=1, bytes=1, characters=1, words=0))
     assert found["word_perplexity"] is None and found["bits_per_byte"] == pytest.approx(1 / np.log(2))
+
+
+# Remedies that messages give: each is done
+
+TEXTS = ["the cat sat on the mat", "a dog ran to the log"] * 10
+fit = functools.partial(jexplicit.fit, tokenizer="word")
+
+
+def test_files_texts_targets_and_documents_are_given_as_the_messages_say(tmp_path):
+    table = {"id": [*range(len(TEXTS))], "text": TEXTS}
+    [column] = re.findall(r"table\['(.*)'\]", refused("table", fit, table, "bigram"))
+    model = fit(table[column], "bigram")
+    assert model.tokenizer.vocab_size == 12
+    refused("lm.pt.*safetensors.*arpa.gz", model.save, tmp_path / "lm.pt")
+    assert not (tmp_path / "lm.pt").exists()
+    refused(r"sorted\(texts\)", fit, set(TEXTS), "bigram")
+    logits = jax.device_put(np.array([[1.0, 0.0], [0.0, 2.0]]))
+    for measure in (solvers.accuracy, solvers.mean_loss):
+        refused("divide each row", measure, logits, 3 * jnp.eye(2))
+        assert measure(logits, jnp.eye(2)) == measure(logits, jnp.array([0, 1]))
+    refused(r"\[\[\]\]", jexplicit.generate, jax.random.key(0), model.model, [], 2)
+    assert jexplicit.generate(jax.random.key(0), model.model, [[]], 2).shape == (1, 2)
+
+
+def test_every_name_can_be_printed_as_json():
+    name = "caf\N{LATIN SMALL LETTER E WITH ACUTE} b\ud83d"
+    for encoding in ("utf-8", "ascii"):
+        with pytest.MonkeyPatch.context() as patch:
+            out = io.TextIOWrapper(io.BytesIO(), encoding)
+            patch.setattr("sys.stdout", out)
+            print(json_line({"id": name}), file=out, flush=True)
+        assert json.loads(out.buffer.getvalue().decode(encoding)) == {"id": name}
+
+
+def test_every_seed_has_a_key_of_its_own_and_others_are_refused():
+    seeds = [0, 1, 5, 2**31, 2**32 - 1, 2**32, 2**32 + 5, 2**40, 2**62 + 5, 2**63 - 1]
+    keys = [tuple(jax.random.key_data(key_of_seed(seed)).tolist()) for seed in seeds]
+    assert len(set(keys)) == len(seeds)
+    assert keys[:5] == [tuple(jax.random.key_data(jax.random.key(seed)).tolist()) for seed in seeds[:5]]
+    assert key_of_seed(np.int64(5)) == key_of_seed(5) == key_of_seed(jax.random.key(5)) == jax.jit(key_of_seed)(np.uint32(5))
+    model = fit(TEXTS, "bigram")
+    for seed in (2**63, -1):
+        refused(f"seed {seed}: use a whole number from 0 to 2\\^63 - 1", model.generate, "the", 2, seed=seed)
+    refused("seed -1: use a whole number", fit, TEXTS, "context-mixing", seed=-1)
+    assert model.generate("the", 2, seed=2**63 - 1)

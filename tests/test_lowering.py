@@ -1,50 +1,42 @@
 """What is lowered for accelerators: no loop that starts a kernel for every row, and products of matrices in full precision.
 
-The functions are those in which jobs spend their time, with the shapes of a large job. Nothing is computed, nothing is compiled
-for accelerators, and plain jaxlib is all it takes.
+The functions are those in which jobs spend their time, with the shapes of a large job, and small ones on which closed forms,
+fits and identities depend: an accelerator would round their factors to TF32 or bfloat16. Plain jaxlib is all it takes.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from jax.sharding import Mesh
+from tables import each_row, products
 
+from icl import attention, closed_form, problems
 from icl.attention import Regression, init_layers
+from icl.blur.baselines import network_loss, sgd_rules
 from icl.blur.learning import Examples
 from icl.blur.rules import Rules, random_genome
 from icl.blur.search import Family, MetaRecipe, MetaState, Source, Stage, mean_scores, meta_optimizer, meta_steps
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
+from jexplicit import features
 from jexplicit.counts.pairs import counting_step
-from jexplicit.features.random import fourier_features
+from jexplicit.features import fourier_features
 from jexplicit.lm.attribution import attribute_positions
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.fits import gradient
-from jexplicit.nn.networks import MLPLanguageModel, initial_state, training_step
+from jexplicit.nn.networks import MLPLanguageModel, initial_state, linear_autoencoder, training_step
 from jexplicit.nn.training import objective
-from jexplicit.runs.devices import data_mesh
-from jexplicit.solvers.explicit import explicit_solution
-from jexplicit.solvers.sweeps import CurvatureProblem, ExampleBlocks, ScalingProblem, curvature_sweep, scaling_sweep
+from jexplicit.runs.devices import data_mesh, full_precision
+from jexplicit.solvers import explicit, sweeps
 
 N, K = 8192, 4  # vocabulary and context of the tables
-
-
-class HotFunction(NamedTuple):
-    """A function in which jobs spend their time.
-
-    make: `mesh of one device -> compiled function, arguments as shapes`.
-    loops: `while` loops of its program for a GPU. One more may start a kernel for every row of something.
-    exact: whether all of its matrix products are in full precision.
-    """
-
-    make: Callable[[Mesh], tuple[Any, tuple[Any, ...]]]
-    loops: int = 0
-    exact: bool = True
+Lowered = tuple[Any, tuple[Any, ...]]  # a compiled function, and its arguments as shapes
 
 
 def _shape(*sizes: int, dtype: Any = np.float32) -> Any:
@@ -55,30 +47,28 @@ def _ints(*sizes: int) -> Any:
     return _shape(*sizes, dtype=np.int32)
 
 
-_table, _tables = _shape(N, N), (_shape(N, N),) * K
+_tables = (_shape(N, N),) * K
 _key, _seeds = jax.eval_shape(lambda: (jax.random.key(0), jax.random.split(jax.random.key(0), 5)))
 
 
 def _batch(positions: int) -> gradient.DecoderBatch:
-    X, Y = _ints(positions, K), _ints(positions)
-    return gradient.DecoderBatch(X, Y, X, Y)
+    return gradient.DecoderBatch(*(_ints(positions, K), _ints(positions)) * 2)
 
 
-def _adagrad(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
+def _adagrad(mesh: Mesh) -> Lowered:
     optimizer = optax.adagrad(0.1)
     state = gradient.DecoderState(_tables, jax.eval_shape(optimizer.init, _tables))
     return gradient.training_step(optimizer, features="cat", noise=None, mesh=mesh), (state, _batch(N))
 
 
-def _text_gradient(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
+def _text_gradient(mesh: Mesh) -> Lowered:
     add = functools.partial(gradient.add_gradient, features="cat", mesh=mesh)
     return jax.jit(add, donate_argnums=0), (_tables, _tables, _batch(1 << 18))
 
 
-def _icl(layers: int, mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    recipe, problem = Recipe(), Regression(Tasks(dim=10, context=10), layers, clip=10.0 if layers > 3 else None)
-    made = functools.partial(init_layers, width=11, layers=1 if layers <= 2 else layers)
-    params = jax.eval_shape(jax.vmap(made), _seeds)
+def _icl(mesh: Mesh) -> Lowered:
+    recipe, problem = Recipe(), Regression(Tasks(dim=10, context=10), 5, clip=10.0)
+    params = jax.eval_shape(jax.vmap(functools.partial(init_layers, width=11, layers=5)), _seeds)
     state = TrainingState(params, jax.eval_shape(jax.vmap(make_optimizer(recipe, 1).init), params))
     return training_steps(problem, recipe, 1, mesh), (state, _seeds, _ints())
 
@@ -86,58 +76,94 @@ def _icl(layers: int, mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
 _rules, _family, _genomes = Rules(states=4), Family((32,), 64), 8
 _source = Source(Examples(_shape(1000, 64), _shape(1000, 10)), _shape(64, 64))
 _population = jax.eval_shape(lambda: jax.vmap(lambda key: random_genome(key, 4))(jax.random.split(jax.random.key(0), _genomes)))
-
-
 _scores = functools.partial(mean_scores, rules=_rules, family=_family, unroll=10, learners=8, query_size=200)
 
 
-def _meta(mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
+def _meta(mesh: Mesh) -> Lowered:
     recipe, stage = MetaRecipe(), Stage(10, 100)
     moments = jax.eval_shape(jax.vmap(meta_optimizer(recipe, stage.steps).init), _population)
     state = MetaState(_population, moments, _ints(_genomes))
     return meta_steps(_rules, recipe, _family, stage, 1, mesh), (state, _ints(_genomes), _key, _ints(), _source)
 
 
-def _network(model: Any, inputs: Any, mesh: Mesh) -> tuple[Any, tuple[Any, ...]]:
-    optimizer = optax.adam(1e-3)
+def _network(mesh: Mesh) -> Lowered:
+    model, inputs, optimizer = MLPLanguageModel(N, 64, (256,)), _ints(1024, K), optax.adam(1e-3)
     variables = jax.eval_shape(lambda key, x: {"batch_stats": {}, **model.init(key, x)}, _key, inputs)
     state = jax.eval_shape(lambda variables: initial_state(variables, optimizer), variables)
-    return training_step(model, objective("softmax_cross_entropy"), optimizer), (state, (inputs, _ints(inputs.shape[0])))
+    return training_step(model, objective("softmax_cross_entropy"), optimizer), (state, (inputs, _ints(1024)))
 
 
 _counts = (_ints(N * N),) * K, _shape(1, K + (1 << 22), dtype=np.uint16), _ints(1)
 _model = jax.eval_shape(lambda tables: token_model(tables, "cat", False), _tables)
-_examples, _weights = (_shape(4096, 784), _shape(4096, 10)), _shape(784, 10)
-_scaling = ScalingProblem(*_examples, _weights, _shape())
+_scaling = sweeps.ScalingProblem(_shape(4096, 784), _shape(4096, 10), _shape(784, 10), _shape())
 _features: Any = jax.tree_util.Partial(fourier_features, W=_shape(400, 512))  # of 8 blocks of 2048 examples
-_blocks = ExampleBlocks(_shape(1, 8, 2048, 400), _shape(1, 8, 2048, 10), _shape(1, 8, 2048))
-_streamed = CurvatureProblem(_blocks, _features, _shape(1024), _shape(1024, 1024), _shape())
+_blocks = sweeps.ExampleBlocks(_shape(1, 8, 2048, 400), _shape(1, 8, 2048, 10), _shape(1, 8, 2048))
+_streamed = sweeps.CurvatureProblem(_blocks, _features, _shape(1024), _shape(1024, 1024), _shape())
 
-
-HOT_FUNCTIONS = {
-    "counting": HotFunction(lambda mesh: (counting_step(mesh, K, N), _counts)),
-    "explicit solution": HotFunction(lambda mesh: (jax.jit(explicit_solution), (_tables, _shape()))),
-    "attribution": HotFunction(lambda mesh: (attribute_positions, (_model, _ints(2048, K), _ints(2048))), 1),
-    "Adagrad step": HotFunction(_adagrad, 1),
-    "gradient of 2^18 contexts": HotFunction(_text_gradient, 1),
-    "iterative scaling": HotFunction(lambda mesh: (scaling_sweep, (_weights, _scaling))),
-    "curvature bound": HotFunction(lambda mesh: (curvature_sweep, ((_shape(1024, 10), _shape(10)), _streamed)), 1),
-    "ICL step, 5 layers": HotFunction(functools.partial(_icl, 5), 2),
-    "BLUR scores": HotFunction(lambda mesh: (jax.jit(_scores), (_population, _key, _source)), 1),
-    "BLUR meta-step": HotFunction(_meta, 3),
-    "language network": HotFunction(functools.partial(_network, MLPLanguageModel(N, 64, (256,)), _ints(1024, K)), exact=False),
+# what makes a function for a mesh of one device, and the `while` loops of its program for a GPU: one more may start a kernel
+# for every row of something
+HOT_FUNCTIONS: dict[str, tuple[Callable[[Mesh], Lowered], int]] = {
+    "counting": (lambda mesh: (counting_step(mesh, K, N), _counts), 0),
+    "explicit solution": (lambda mesh: (jax.jit(explicit.explicit_solution), (_tables, _shape())), 0),
+    "attribution": (lambda mesh: (attribute_positions, (_model, _ints(2048, K), _ints(2048))), 1),
+    "Adagrad step": (_adagrad, 1),
+    "gradient of 2^18 contexts": (_text_gradient, 1),
+    "iterative scaling": (lambda mesh: (sweeps.scaling_sweep, (_shape(784, 10), _scaling)), 0),
+    "curvature bound": (lambda mesh: (sweeps.curvature_sweep, ((_shape(1024, 10), _shape(10)), _streamed)), 1),
+    "ICL step, 5 layers": (_icl, 2),
+    "BLUR scores": (lambda mesh: (jax.jit(_scores), (_population, _key, _source)), 1),
+    "BLUR meta-step": (_meta, 3),
+    "language network": (_network, 0),  # whose training has products in default precision
 }
 
 
 @pytest.mark.parametrize("name", HOT_FUNCTIONS)
 def test_hot_functions_lower_without_serial_loops(name, elsewhere):
-    hot = HOT_FUNCTIONS[name]
+    make, loops = HOT_FUNCTIONS[name]
 
     def programs(*platforms):
-        function, arguments = hot.make(data_mesh(1))
+        function, arguments = make(data_mesh(1))
         return [str(jax.export.export(function, platforms=[platform])(*arguments).mlir_module()) for platform in platforms]
 
     for program in elsewhere(programs, "cuda", "tpu"):
-        assert program.count("stablehlo.while") <= hot.loops, "a loop more may start a kernel for every row of something"
+        assert program.count("stablehlo.while") <= loops
         default = [line for line in program.splitlines() if "stablehlo.dot_general" in line and "HIGHEST" not in line]
-        assert not (default and hot.exact), "products in full precision, but those of a network's training"
+        assert not default or name == "language network"
+
+
+def ones(*shape):
+    return jax.device_put(np.ones(shape))
+
+
+def exact_functions():
+    """Functions whose products are in full precision, whoever calls them how, and their arguments."""
+    H, T, U, eye = ones(5, 4), jax.device_put(np.full((5, 3), 1 / 3)), ones(4, 3), jax.device_put(np.eye(2))
+    moments = closed_form.Moments(eye, eye, eye, 5, 0.0)
+    shapes = jax.eval_shape(lambda key: problems.init_network(key, channels=4, hidden=3).encoder, jax.random.key(0))
+    encoder = jax.tree.map(lambda leaf: ones(*leaf.shape), shapes)
+    stream, identity = sweeps.split_examples(np.ones((5, 4)), np.full((5, 3), 1 / 3)), jax.tree_util.Partial(lambda X: X)
+    network = functools.partial(network_loss, sgd_rules("tanh", "cross_entropy"))
+    return [
+        ("logits of a fit", lambda H, Y: sweeps.curvature_bound_sweeps(H, Y, sweeps=0).logits(H), (H, T)),
+        ("streamed sums", lambda X: sweeps.gram_matrix(stream._replace(X=X), identity), (stream.X,)),
+        ("streamed logits", lambda X: sweeps.streamed_logits(sweeps.SoftmaxFit(U, ones(3), ()), X, identity), (H,)),
+        ("descriptors", lambda H: features._project(H, features.Axes(ones(8), ones(8, 3))), (ones(2, 8),)),
+        ("autoencoder", lambda X: linear_autoencoder(X, 2)(X), (H,)),
+        ("gradient", jax.grad(attention.squared_error), (ones(1, 2), ones(5, 2), ones(5, 1))),
+        ("moments", lambda A: closed_form.exact_moments(Tasks(dim=2, context=5), factor=A)[:3], (eye,)),
+        ("sampled moments", lambda X: closed_form.sampled_moments(X)[:3], (ones(4, 5, 2),)),
+        ("its loss", closed_form.solution_loss, (eye, moments)),
+        ("wave features", problems.features, (encoder, ones(2, 3, 7))),
+        ("descent of a network", lambda W: network([W], ones(3, 4), ones(3, 2)), (ones(5, 2),)),
+    ]
+
+
+def test_products_are_in_full_precision():
+    def check(name, function, arguments):
+        found = products(function, *arguments)
+        assert found and not [line for line in found if "HIGHEST" not in line]
+
+    each_row(check, exact_functions())
+    assert "HIGHEST" not in products(jnp.matmul, ones(3, 4), ones(4))[0]  # outside nothing changes
+    assert "HIGHEST" in products(full_precision(jnp.matmul), ones(3, 4), ones(4))[0]
+    assert jax.config.jax_default_matmul_precision is None  # pyright: ignore[reportAttributeAccessIssue]

@@ -34,11 +34,10 @@ def test_a_kept_notebook_is_its_script_with_outputs_and_says_nothing_of_where_an
         path, cells = KEPT / f"{script.stem}.ipynb", read_script(script).cells
         kept = nbformat.read(path, as_version=4)
         remedy = f"make notebooks, or python -m tools.notebooks {script.stem}"
-        assert [(cell.cell_type, cell.source) for cell in kept.cells] == [(cell.cell_type, cell.source) for cell in cells], (
-            remedy
-        )
+        made, source = ([(cell.cell_type, cell.source) for cell in some] for some in (kept.cells, cells))
+        assert made == source, remedy
         code = [cell for cell in kept.cells if cell.cell_type == "code"]
-        assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), remedy
+        assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)], remedy
         assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs), script
         assert path.stat().st_size < 400_000, script
         assert [cell.id for cell in kept.cells] == [f"cell-{n}" for n in range(1, len(kept.cells) + 1)], script

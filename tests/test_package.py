@@ -11,7 +11,6 @@ import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -22,15 +21,14 @@ import jexplicit
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = ("icl", "jexplicit", "launch")
+FOLDERS = (*PACKAGES, "docs", "notebooks", "tests", "tools")
+FILES = (
+    "CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE MANIFEST.in Makefile README.md constraints.txt mkdocs.yml pyproject.toml"
+)
 DATA = {
-    "icl/py.typed",
-    "jexplicit/py.typed",
-    "launch/shared/page.html",
+    *("icl/py.typed", "jexplicit/py.typed", "launch/page.html"),
     *(f"icl/blur/genomes/{name}.json" for name in ("boolean", "digits", "hebbian", "mnist")),
 }
-FOLDERS = (*PACKAGES, "docs", "notebooks", "tests", "tools")
-FILES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md")
-SETTINGS = ("constraints.txt", "mkdocs.yml", "pyproject.toml")
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +38,13 @@ def archives(tmp_path_factory):
     source = folder / "source"
     for name in FOLDERS:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns(".*", "__pycache__"))
-    for name in (*FILES, *SETTINGS):
+    for name in FILES.split():
         shutil.copy(ROOT / name, source)
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(source)]
     done = subprocess.run(build, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,), (sdist,) = (folder / "dist").glob("*.whl"), (folder / "dist").glob("*.tar.gz")
-    return SimpleNamespace(wheel=wheel, sdist=sdist, source=source)
+    return wheel, sdist, source
 
 
 def files_in(folder: Path) -> set[str]:
@@ -56,35 +54,26 @@ def files_in(folder: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_the_archives_have_the_packages_with_their_data_and_all_that_make_needs(archives):
+def test_the_archives_have_the_packages_with_their_data_and_say_what_they_are(archives):
+    wheel, sdist, source = archives
     modules = {f"{name}/{file}" for name in PACKAGES for file in files_in(ROOT / name) if file.endswith(".py")}
-    names = set(zipfile.ZipFile(archives.wheel).namelist())
-    about = {name for name in names if name.startswith(f"jexplicit-{PROJECT['version']}.dist-info/")}
-    assert names - about == modules | DATA
-    assert archives.wheel.name == f"jexplicit-{PROJECT['version']}-py3-none-any.whl"
-    with tarfile.open(archives.sdist) as archive:
+    about = f"jexplicit-{PROJECT['version']}.dist-info/"
+    with zipfile.ZipFile(wheel) as archive:
+        assert {name for name in archive.namelist() if not name.startswith(about)} == modules | DATA
+        parts = ("METADATA", "licenses/LICENSE", "entry_points.txt")
+        text, licence, commands = (archive.read(about + part).decode() for part in parts)
+    assert wheel.name == f"jexplicit-{PROJECT['version']}-py3-none-any.whl"
+    with tarfile.open(sdist) as archive:
         names = {name.removeprefix(f"jexplicit-{PROJECT['version']}/") for name in archive.getnames()}
-    assert files_in(archives.source) <= names and not [name for name in names if name.endswith(".pyc")]
-
-
-def wheel_file(archives: SimpleNamespace, name: str) -> str:
-    return zipfile.ZipFile(archives.wheel).read(f"jexplicit-{PROJECT['version']}.dist-info/{name}").decode()
-
-
-@pytest.mark.slow
-def test_the_wheel_says_what_it_is_to_a_package_index(archives):
-    text = wheel_file(archives, "METADATA")
-    metadata = email.message_from_string(text)
-    assert (metadata["Name"], metadata["Version"]) == ("jexplicit", PROJECT["version"])
-    assert (metadata["License-Expression"], metadata["License-File"]) == ("Apache-2.0", "LICENSE")
-    assert metadata["Requires-Python"] == PROJECT["requires-python"] == ">=3.11"
-    assert metadata["Author"] == "The jexplicit authors" and metadata["Summary"] == PROJECT["description"]
-    assert set(metadata.get_all("Provides-Extra", [])) == set(PROJECT["optional-dependencies"])
-    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert files_in(source) <= names and not [name for name in names if name.endswith(".pyc")]
+    assert licence == (ROOT / "LICENSE").read_text() and "jexplicit = launch.cli:main" in commands.splitlines()
+    metadata, checked = email.message_from_string(text), Metadata.from_email(text.encode(), validate=True)
+    assert (checked.name, str(checked.version), checked.summary) == ("jexplicit", PROJECT["version"], PROJECT["description"])
+    assert (checked.license_expression, checked.license_files) == ("Apache-2.0", ["LICENSE"])
+    assert str(checked.requires_python) == PROJECT["requires-python"] == ">=3.11"
+    assert metadata["Author"] == "The jexplicit authors" and checked.description_content_type == "text/markdown"
+    assert set(checked.provides_extra or []) == set(PROJECT["optional-dependencies"])
     assert str(metadata.get_payload()).strip() == (ROOT / "README.md").read_text().strip()
-    assert wheel_file(archives, "licenses/LICENSE") == (ROOT / "LICENSE").read_text()
-    assert "jexplicit = launch.cli:main" in wheel_file(archives, "entry_points.txt").splitlines()
-    checked = Metadata.from_email(text.encode(), validate=True)
     assert checked.project_urls == PROJECT.get("urls") and checked.classifiers == PROJECT["classifiers"]
 
 
@@ -92,7 +81,7 @@ def test_the_wheel_says_what_it_is_to_a_package_index(archives):
 def test_the_installed_wheel_runs(archives, tmp_path):
     target = tmp_path / "site"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]
-    subprocess.run([*install, "--no-compile", "--target", str(target), str(archives.wheel)], check=True, capture_output=True)
+    subprocess.run([*install, "--no-compile", "--target", str(target), str(archives[0])], check=True, capture_output=True)
     assert (target / "bin" / "jexplicit").exists()
 
     def run(*arguments: str) -> str:
@@ -109,8 +98,7 @@ def test_the_installed_wheel_runs(archives, tmp_path):
 
 
 def test_the_changelog_and_the_citation_are_of_this_version():
-    changes = (ROOT / "CHANGELOG.md").read_text()
-    headings = re.findall(r"^## (.+)$", changes, re.M)
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
     released = [heading for heading in headings if heading != "Unreleased"]
     version, date = released[0].split(" - ")
     assert headings.index(released[0]) <= 1  # only what is not released stands above

@@ -1,18 +1,266 @@
-"""The pages: links lead somewhere, and commands, figures, modules and targets of make that they name are there."""
+"""The pages: links, commands, figures and modules that they name are there; code that they show runs; flags are parsed."""
 
+import contextlib
 import importlib
+import itertools
+import json
 import pkgutil
 import re
+import shlex
+import shutil
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING
 from pathlib import Path
-from typing import Any
+from pydoc_data.topics import topics
+from typing import Any, NamedTuple
 
-from launch.cli import COMMANDS
-from launch.kit.command import flags
-from tools.pages import api_pages, command_pages
+import jax
+import jaxtyping
+import numpy as np
+import pytest
+from PIL import Image
+
+from launch import cli
+from launch.kit import command
+from launch.kit.command import as_installed, flags
+from tools.site import api_pages, command_pages
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("launch/*.md")])
+# The changelog tells of flags that there were.
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path
+    for pattern in ("*.md", "docs/**/*.md", "launch/*.md", "notebooks/*.py")
+    for path in sorted(ROOT.glob(pattern))
+    if path.name != "CHANGELOG.md"
+}
+DOCS = [path for pattern in ("*.md", "docs/**/*.md", "launch/*.md") for path in ROOT.glob(pattern)]
 PROGRAMS = [path for name in ("icl", "jexplicit", "launch", "tests", "tools") for path in (ROOT / name).rglob("*.py")]
+_fence = re.compile(r"^( *)```(\w*)[^\n`]*\n(.*?)^\1```", re.M | re.S)
+_span = re.compile(r"`((?:[^`\n]|\n(?!\s*\n))+)`")
+_program = re.compile(r"(?:\w+=\S+ )*(?:\S*jexplicit |\S*python3? -m launch\.|launch\.)(?P<name>[a-z]+)(?P<rest> .*)?", re.S)
+_script = re.compile(r"(?:\w+=\S+ |sbatch (?:-\S+ )*)*launch/\w+\.sh(?: \d+)?(?P<rest> .*)?", re.S)  # its flags are those of lm
+_files = {"<": "stdin", ">": "stdout"}
+
+
+class Invocation(NamedTuple):
+    """A command of this project: its name and arguments, and the files that `<` and `>` name.
+
+    whole: it stands in a block by itself, to be copied, and leaves nothing out.
+    """
+
+    name: str
+    arguments: list[str]
+    whole: bool
+    stdin: str | None = None
+    stdout: str | None = None
+
+
+def read_page(path: Path) -> str:
+    """The text of a page; of a notebook, its sentences and comments."""
+    text = path.read_text()
+    return re.sub(r"^(# ?)?(.*)$", lambda line: line[2] if line[1] else "", text, flags=re.M) if path.suffix == ".py" else text
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """The language and the text of each fenced block of a page."""
+    return [(found[2], re.sub(f"(?m)^{found[1]}", "", found[3])) for found in _fence.finditer(text)]
+
+
+def spans(text: str) -> list[str]:
+    """The code in the sentences and tables of a page, without line breaks."""
+    return [" ".join(found[1].replace(r"\|", "|").split()) for found in _span.finditer(_fence.sub("\n", text))]
+
+
+def block_invocations(block: str) -> list[Invocation]:
+    """The commands of a block, a line each, or several that end in a backslash."""
+    found = [read_invocation(line, whole=True) for line in block.replace("\\\n", " ").split("\n")]
+    return [one for one in found if one]
+
+
+def invocations(text: str) -> list[Invocation]:
+    """The commands of a page: of its blocks, but those of Python, and of its sentences."""
+    shown = [one for language, block in blocks(text) if language != "python" for one in block_invocations(block)]
+    return shown + [found for span in spans(text) if (found := read_invocation(span, whole=False))]
+
+
+def read_invocation(line: str, *, whole: bool) -> Invocation | None:
+    """The command that a line is; none for other lines."""
+    found = _script.fullmatch(line.strip()) or _program.fullmatch(line.strip())
+    if not found:
+        return None
+    words = shlex.split(found["rest"] or "", comments=whole)
+    redirected = {_files[sign]: file for sign, file in itertools.pairwise(words) if sign in _files}
+    own = list(itertools.takewhile(lambda word: word not in _files, words))
+    left = [word for before, word in itertools.pairwise(["", *own]) if word != "..." or before.startswith("--")]
+    return Invocation(found.groupdict().get("name", "lm"), left, whole and left == own, **redirected)
+
+
+QUICK = ("sample", "score", "next", "explain", "export", "compare", "classify")
+MADE = {f"commands/{name}.md": name for name in cli.COMMANDS}  # the docstrings of commands
+WITH_CODE = [page for page, path in PAGES.items() if re.search(r"```(python|sh)$", read_page(path), re.M)]
+CHOSEN = {"WHAT": "objectives", "NAME": "tiny"}  # words in capitals where a name is chosen; "2" elsewhere, a file and a number
+COMPUTING = ("docs/recipes/tasks.md",)  # pages whose blocks compute longer than they are compiled
+SHORT = {name: text[:1500] for name, text in topics.items()}  # the text of most pages, in small
+OF_OTHERS = ("--gres", "--ntasks-per-node", "--include_path", "--model", "--gen_kwargs")  # flags of SLURM and of lm_eval
+
+
+def text_of(page: str) -> str:
+    if page not in MADE:
+        return read_page(PAGES[page])
+    about = as_installed(importlib.import_module(cli.COMMANDS[MADE[page]].module).__doc__ or "")
+    return re.sub(r"(?m)((?:^ *jexplicit .*(?:\\\n.*)*\n?)+)", r"```sh\n\1\n```\n", about)
+
+
+@contextlib.contextmanager
+def plain_jax(optimised: bool = False) -> Iterator[None]:
+    """JAX with the settings that it has outside of tests, and no types checked; what computes for seconds is optimised."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    jax.config.update("jax_disable_most_optimizations", not optimised)
+    try:
+        with jax.enable_x64(False), jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+            yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+        jax.config.update("jax_disable_most_optimizations", True)
+
+
+def exit_status(call: Callable[[], Any]) -> int:
+    """What a call returns or exits with, as a number; 0 for any other value."""
+    try:
+        returned = call()
+    except SystemExit as end:
+        returned = end.code if isinstance(end.code, int | None) else 1
+    return returned if isinstance(returned, int) else 0
+
+
+def run_command(found: Invocation, patch: pytest.MonkeyPatch) -> int:
+    """The exit status of a command, with its input and output redirected."""
+    patch.setattr(sys, "argv", ["jexplicit"])
+    with contextlib.ExitStack() as stack:
+        if found.stdin:
+            patch.setattr(sys, "stdin", stack.enter_context(open(found.stdin)))
+        if found.stdout:
+            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(found.stdout, "w"))))
+        return exit_status(lambda: cli.main([found.name, *found.arguments]))
+
+
+# runs that pages read, in small: what `make demo` has, characters, and images
+COMMANDS = """
+jexplicit lm --preset tiny --train topics.txt --documents paragraph --features cat --samples 0 --out runs/demo
+jexplicit export --run runs/demo --out model.safetensors
+jexplicit lm --preset shakespeare --train input.txt --methods context-mixing --history window:256 --samples 0 \
+  --out runs/shakespeare
+jexplicit digits --methods explicit --layers 1 --limit 100 --out runs/shapes
+"""
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """A folder with all files and runs that pages read."""
+    folder = tmp_path_factory.mktemp("shown")
+    (folder / "topics.txt").write_text("\n\n".join(SHORT.values()))
+    (folder / "input.txt").write_text("\n\n".join(SHORT.values())[:20_000])
+    for name in ("essay.txt", "new.txt"):
+        (folder / name).write_text("The list is sorted.\nReturn the value of the function.\n")
+    (folder / "names.txt").write_text("anna\nben\nclara\n")
+    reviews = [{"id": n, "body": f"the {word} was as good as the last one"} for n, word in enumerate(("film", "book") * 20)]
+    (folder / "reviews.jsonl").write_text("".join(json.dumps(review) + "\n" for review in reviews))
+    (folder / "scans").mkdir()
+    for name in ("new.png", "scans/1.png"):
+        Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(folder / name)
+    with pytest.MonkeyPatch.context() as patch, plain_jax():
+        patch.chdir(folder)
+        for found in block_invocations(COMMANDS):
+            assert run_command(found, patch) == 0, found
+    shutil.copytree(folder / "runs" / "demo", folder / "runs" / "mine")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [*WITH_CODE, *(page for page, name in MADE.items() if name in QUICK)])
+def test_the_blocks_of_a_page_run(page, shown, tmp_path, monkeypatch):
+    monkeypatch.chdir(shutil.copytree(shown, tmp_path / "shown"))
+    monkeypatch.setattr("pydoc_data.topics.topics", SHORT)
+    module = types.ModuleType("page_" + re.sub(r"\W", "_", page))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with plain_jax(optimised=page in COMPUTING):
+        for language, block in blocks(text_of(page)):
+            if language == "python":
+                exec(compile(block, str(PAGES[page]), "exec"), module.__dict__)
+            elif language == "sh":
+                for found in filter(takes_seconds, block_invocations(block)):
+                    assert run_command(found, monkeypatch) == 0, found
+
+
+def takes_seconds(found: Invocation) -> bool:
+    """Whether a command is quick, and its runs are there."""
+    after = itertools.dropwhile(lambda word: word != "--run", found.arguments)
+    runs = itertools.takewhile(lambda word: not word.startswith("--"), itertools.islice(after, 1, None))
+    return found.whole and found.name in QUICK and all(Path(run).exists() for run in runs)
+
+
+KEPT = re.compile(r"<!-- (table|commands): .*?<!-- /\1 -->", re.S)  # commands as they ran, maybe of earlier versions
+
+
+def test_the_commands_of_pages_have_flags_that_exist(monkeypatch, capsys):
+    wrong: dict[tuple[str, ...], str] = {}  # command -> what it says, once where several pages have it
+    for page in (*PAGES, *MADE):
+        for found in invocations(KEPT.sub("", text_of(page))):
+            command = (found.name, *found.arguments, str(found.whole))
+            if command not in wrong:
+                error = error_of(found, monkeypatch, capsys)
+                wrong[command] = f"{page}: {found.name} {' '.join(found.arguments)}: {error}" if error else ""
+    assert len(wrong) > 100 and not any(wrong.values()), "\n".join(filter(None, wrong.values()))
+
+
+def error_of(found: Invocation, patch: pytest.MonkeyPatch, capsys) -> str:
+    """What a command says of its arguments where it does not take them; it reads them, and does nothing."""
+    if not found.arguments and not found.whole:  # only named
+        return "" if found.name in cli.COMMANDS else "no such command"
+    capsys.readouterr()
+    patch.setattr(command, "_ready", lambda run: lambda config: {})
+    if found.name == "harness":  # its flags are those of lm_eval
+        patch.setattr(sys, "argv", ["lm_eval", *found.arguments])
+        status = exit_status(pytest.importorskip("lm_eval._cli.harness").HarnessCLI().parse_args)
+    else:
+        given = [CHOSEN.get(word, "2") if re.fullmatch(r"[A-Z][A-Z_]*", word) else word for word in found.arguments]
+        needed = [] if found.whole else required(found.name, given)
+        status = run_command(Invocation(found.name, given + needed, found.whole), patch)
+    return " ".join("".join(capsys.readouterr()).split()) if status else ""
+
+
+def required(name: str, arguments: list[str]) -> list[str]:
+    """The flags that a sentence leaves out of a command, and that it needs."""
+    kinds = configs(name)
+    config, _ = kinds.get(arguments[0], kinds.get("", (None, ())))
+    needed = [option_of(flag.name) for flag in flags(config) if flag.value is MISSING] if config else []
+    return [word for option in needed if option not in arguments for word in (option, "2")]
+
+
+def configs(name: str) -> dict[str, tuple[Any, Any]]:
+    """subcommand -> its config and presets; "" where a command has none."""
+    module = importlib.import_module(cli.COMMANDS[name].module) if name in cli.COMMANDS else None
+    if kinds := getattr(module, "COMMANDS", None):
+        return {kind: (command.config, command.presets) for kind, command in kinds.items()}
+    return {"": (module.Config, getattr(module, "PRESETS", ()))} if module and hasattr(module, "Config") else {}
+
+
+def option_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def test_options_without_a_command_are_some_commands():
+    kinds = [kind for name in cli.COMMANDS for kind in configs(name).values()]
+    names = [flag.name for config, presets in kinds for flag in flags(config, presets=presets)]
+    alone = {(page, span) for page in (*PAGES, *MADE) for span in spans(text_of(page)) if span.startswith("--")}
+    given = {(page, word.split("=")[0]) for page, span in alone for word in span.split() if word.startswith("--")}
+    known = {"--help", "--help-all", *OF_OTHERS, *(option_of(f"{no}{name}") for name in names for no in ("", "no_"))}
+    assert len(given) > 50 and "--radius" in known and not {(page, option) for page, option in given if option not in known}
+
+
+# What pages name
 
 
 def anchor(heading: str) -> str:
@@ -21,7 +269,7 @@ def anchor(heading: str) -> str:
 
 
 def test_links_lead_to_files_and_headings():
-    for page in PAGES:
+    for page in DOCS:
         prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
         for target, _, heading in re.findall(r"\]\(([^)#:]*)(#([^)]*))?\)", prose):
             path = (page.parent / target) if target else page
@@ -32,18 +280,18 @@ def test_links_lead_to_files_and_headings():
 
 def test_commands_pages_and_figures_are_shown():
     listed = re.findall(r"^\| `jexplicit ([a-z-]+)", (ROOT / "docs/commands.md").read_text(), re.M)
-    assert sorted(listed) == sorted(COMMANDS)
+    assert sorted(listed) == sorted(cli.COMMANDS)
     site = (ROOT / "mkdocs.yml").read_text()
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")]
     assert not [page for page in pages if not re.search(rf"[: ]{re.escape(page)}$", site, re.M)]
-    shown = {name for page in PAGES for name in re.findall(r"!\[[^\]]+\]\((?:docs/)?(\w+\.png)\)", page.read_text())}
+    shown = {name for page in DOCS for name in re.findall(r"!\[[^\]]+\]\((?:docs/)?(\w+\.png)\)", page.read_text())}
     assert shown == {path.name for path in ROOT.glob("docs/*.png")}
 
 
 def test_targets_of_make_exist():
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.M))
     (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)
-    files = [path for path in PAGES if path.name != "CHANGELOG.md"]
+    files = [path for path in DOCS if path.name != "CHANGELOG.md"]
     files += [*PROGRAMS, ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / "mkdocs.yml"]
     pattern = r'`make ([a-z][a-z-]*)[^`\n]*`|^make ([a-z][a-z-]*)(?: +#.*)?$|@echo "make ([a-z-]+) '
     named = [("".join(target), path) for path in files for target in re.findall(pattern, path.read_text(), re.M)]
@@ -52,7 +300,7 @@ def test_targets_of_make_exist():
 
 
 def test_names_that_pages_write_as_code_can_be_imported():
-    pages = [page.read_text() for page in PAGES if page.name != "CHANGELOG.md"]
+    pages = [page.read_text() for page in DOCS if page.name != "CHANGELOG.md"]
     names = {name for text in pages for name in re.findall(r"`((?:icl|jexplicit|tools)(?:\.\w+)+)`", text)}
     assert len(names) > 90
     for name in names:
@@ -61,9 +309,9 @@ def test_names_that_pages_write_as_code_can_be_imported():
 
 def test_the_site_has_the_help_of_commands_and_every_module_once():
     pages = command_pages()
-    assert len(pages) == len(COMMANDS) and not [page for page, text in pages.items() if "python -m launch" in text]
+    assert len(pages) == len(cli.COMMANDS) and not [page for page, text in pages.items() if "python -m launch" in text]
     for name in ("lm", "blur", "score"):
-        module: Any = importlib.import_module(COMMANDS[name].module)
+        module: Any = importlib.import_module(cli.COMMANDS[name].module)
         for kind in getattr(module, "COMMANDS", {"": module}).values():
             names = [flag.name.replace("_", "-") for flag in flags(getattr(kind, "config", None) or kind.Config)]
             assert not [flag for flag in names if f"--{flag}" not in pages[f"commands/{name}.md"]]

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from launch.kit.views import Results
 from launch.lm.config import PRESETS
 from launch.networks.config import CompareConfig
 from tools import headline, tables
@@ -48,7 +47,7 @@ def run(tmp_path):
 
 
 def test_pages_have_the_numbers_of_their_results():
-    assert PAGES and not [name for name, page in PAGES.items() if tables.differences(page)], "run `make tables`"
+    assert PAGES and not [name for name, page in PAGES.items() if tables.renewed(page) != page.read_text()], "run `make tables`"
 
 
 @pytest.mark.slow
@@ -81,42 +80,36 @@ NUMBERS = {
     'one = len(rows(K=2, data="d")) + events("step")[0]["n"] : d': "4",
     'one = find("math:floor")(least("loss")) : d': "0",
 }
+WRONG = [
+    ("<!-- table: math:nonesuch of one --><!-- /table -->", {}, "math:nonesuch"),
+    ("<!-- commands: x -->1", {}, "close it with <!-- /commands -->"),
+    ("<!-- table: x --> <!-- commands: x --> <!-- /commands -->", {}, "<!-- table: x -->: close it"),
+    ("1", {"{}": ["one loss .1f"]}, "3 rows with"),
+    ("1", {"{}": ["one .1f"]}, "write NAME field key=value"),
+    ("a loss of 1", {"losses of {}": ["one loss seed=1 .1f"]}, "is 0 times in its page"),
+    ("of 1 nats and 2 nats", {"{} nats": ["one loss seed=1 .1f"]}, "is 2 times in its page"),
+    ("1 nats and 2 nats", {"{} nats and {} nats": ["one loss seed=1 .1f"]}, "1 numbers, is 1 times"),
+]
 
 
-def test_a_number_carries_its_address(results):
+def test_a_number_carries_its_address_and_a_table_is_a_view_of_results(results):
     assert {address: tables.value(address) for address in NUMBERS} == NUMBERS
     for address, text in NUMBERS.items():
         assert tables.filled("a loss\nof 3.2 and 1e-5 b", {"loss of {} b": [address]}) == f"a loss\nof {text} b"
-
-
-def test_a_table_is_a_view_of_results(results):
-    assert tables.table("one seed=0 with method, loss").splitlines() == [
-        *("| method | loss |", "|---|---|", "| a | 1.0 |", "| b, c | 0.123 |")
-    ]
-    assert tables.commands("one") == "`jexplicit x`: 2 cores, JAX 1, today."
-
-
-WRONG = {
-    "<!-- table: math:nonesuch of one --><!-- /table -->": "math:nonesuch",
-    "<!-- commands: x -->1": "close it with <!-- /commands -->",
-    "<!-- table: x --> <!-- commands: x --> <!-- /commands -->": "<!-- table: x -->: close it",
-}
-PIECES = {
-    "of {} nats": ("one loss .1f", "3 rows with"),
-    "loss of {} nats": ("one .1f", "write NAME field key=value"),
-    "losses of {}": ("one loss seed=1 .1f", "is 0 times in its page"),
-    "{} nats": ("one loss seed=1 .1f", "is 2 times in its page"),
-    "of {} nats and {} nats": ("one loss seed=1 .1f", "1 numbers, is 1 times"),
-}
-
-
-def test_a_marker_that_is_unknown_or_not_closed_is_refused(results):
-    for page, message in WRONG.items():
+    rows = ["| method | loss |", "|---|---|", "| a | 1.0 |", "| b, c | 0.123 |"]
+    assert tables.table("one seed=0 with method, loss").splitlines() == rows
+    for page, pieces, message in WRONG:
         with pytest.raises(ValueError, match=message):
-            tables.filled(page)
-    for piece, (address, message) in PIECES.items():
-        with pytest.raises(ValueError, match=message):
-            tables.filled("a loss of 1 nats and 2 nats", {piece: [address]})
+            tables.filled(page, pieces)
+
+
+def test_commands_have_their_machine_and_those_whose_numbers_are_transcribed_are_named_as_such(monkeypatch):
+    about = {"machine": "2 CPU cores", "versions": {"jax": "0.10.2"}, "date": "2026-11-24"}
+    runs = [{"transcribed": True, **about}, {"command": "a", "transcribed": True, **about}, {"command": "b", **about}]
+    monkeypatch.setattr(tables, "read_results", lambda name: runs)
+    when = "2 CPU cores, JAX 0.10.2, 2026-11-24"
+    transcribed = [f"{what}: {when}, transcribed from the report." for what in ("`a`", "Trials without a kept command")]
+    assert tables.commands("x").splitlines() == [f"`b`: {when}.", *transcribed]
 
 
 def test_what_is_kept_of_a_run(run, tmp_path):
@@ -129,38 +122,8 @@ def test_what_is_kept_of_a_run(run, tmp_path):
     assert kept["shared"] == {"method": "explicit", "corpus": "docs"}
     assert kept["rows"] == [{"radius": 1, "dev_perplexity": 123.457}, {"radius": 2, "dev_perplexity": 99.0}]
     assert kept["events"] == {"step": [{"step": "ngram"}]}
-
-
-def test_the_command_line_of_a_subcommand():
     stored = config_of(CompareConfig(out="DIR", what="objectives", rates=(0.1, 0.3)), "networks")
     started = ["python", "-m", "launch.networks", "compare", "objectives"]
     assert command_line(stored, started, "DIR") == "jexplicit networks compare objectives --rates 0.1 0.3 --out DIR"
-
-
-def test_results_that_are_not_there_name_the_command_that_keeps_them(tmp_path):
     with pytest.raises(ValueError, match="python -m tools.results nonesuch RUN"):
         read_results("nonesuch", folder=tmp_path)
-
-
-def test_runs_whose_numbers_are_transcribed_are_named_as_such(monkeypatch):
-    about = {"machine": "2 CPU cores", "versions": {"jax": "0.10.2"}, "date": "2026-11-24"}
-    runs = [{"transcribed": True, **about}, {"command": "a", "transcribed": True, **about}, {"command": "b", **about}]
-    monkeypatch.setattr(tables, "read_results", lambda name: runs)
-    when = "2 CPU cores, JAX 0.10.2, 2026-11-24"
-    transcribed = [f"{what}: {when}, transcribed from the report." for what in ("`a`", "Trials without a kept command")]
-    assert tables.commands("x").splitlines() == [f"`b`: {when}.", *transcribed]
-
-
-def test_a_curve_of_the_picture_is_the_mean_over_seeds_and_a_point_has_twice_the_clock(monkeypatch):
-    entries = [{"name": "net", "step": k, "loss": 4.0 / k + n, "cpu_seconds": 10.0 * k + n} for n in (0, 2) for k in (1, 2)]
-    entries += [{"name": "net", "step": 0, "loss": 9.0, "cpu_seconds": 1.0}, {**entries[0], "name": "other"}]
-    rows = [{"method": "a", "loss": 1.0, "seconds": 3.0}, {"method": "b", "loss": 2.0, "seconds": 5.0, "cpu_seconds": 7.0}]
-    found = Results(headline.PICTURE, {}, rows, {"epoch": entries})
-    monkeypatch.setattr(headline.tables, "kept", lambda name: found)
-    trained = headline.Model("task", "net", "all", "some", {"name": "net"}, "loss", ("epoch", "loss"), trained=True)
-    assert trained.points() == [(11.0, 5.0), (21.0, 3.0)]  # the start, at no step, is left out
-    a, b, mean = (headline.Model("task", m, "all", "some", {"method": m} if m else {}, "loss") for m in ("a", "b", ""))
-    assert (a.points(), b.points()) == ([(6.0, 1.0)], [(7.0, 2.0)])
-    assert mean._replace(trained=True).points() == [(None, 1.5)]
-    with pytest.raises(ValueError, match="some.json has nothing with"):
-        a._replace(where={"method": "c"}).rows()

@@ -1,9 +1,7 @@
-"""Runs the notebooks and keeps them with outputs in docs/notebooks/.
+"""Runs the notebooks, whose source are scripts, and keeps them with outputs in docs/notebooks/.
 
-    python -m tools.notebooks                  # all
-    python -m tools.notebooks 03_digits        # some
-
-The scripts are the source. Nothing in a kept notebook depends on where or when it ran.
+python -m tools.notebooks                  # all
+python -m tools.notebooks 03_digits        # some
 """
 
 import os
@@ -17,9 +15,8 @@ import tyro
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-ROOT = Path(__file__).parents[1]
-SCRIPTS = ROOT / "notebooks"
-KEPT = ROOT / "docs" / "notebooks"
+SCRIPTS = Path(__file__).parents[1] / "notebooks"
+KEPT = Path(__file__).parents[1] / "docs" / "notebooks"
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -38,18 +35,12 @@ def read_script(script: Path) -> NotebookNode:
 def run(notebook: NotebookNode, folder: Path) -> NotebookNode:
     """Run all cells in a new kernel in `folder`, at full size."""
     environment = {name: value for name, value in os.environ.items() if name not in ("TINY", "JEXPLICIT_DATA_DIR")}
-    client = NotebookClient(notebook, timeout=None, record_timing=False, resources={"metadata": {"path": str(folder)}})
-    client.execute(env=environment)
+    options = {"timeout": None, "record_timing": False, "coalesce_streams": True}
+    NotebookClient(notebook, resources={"metadata": {"path": str(folder)}}, **options).execute(env=environment)
     notebook.metadata = nbformat.from_dict(METADATA)  # the kernel adds the version of Python
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            kept: list[NotebookNode] = []  # without stderr, and with printed text in one piece
-            for output in cell.outputs:
-                if kept and output.get("name") == kept[-1].get("name") == "stdout":
-                    kept[-1].text += output.text
-                elif output.get("name") != "stderr":
-                    kept.append(output)
-            cell.outputs = kept
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
     return notebook
 
 

@@ -1,12 +1,8 @@
 """Keeps finished runs in docs/results/, the source of all numbers.
 
-    python -m tools.results babylm runs/babylm                           # docs/results/babylm.json, of one run
-    python -m tools.results names runs/names_3 runs/names_8              # of several
-    python -m tools.results shakespeare runs/shakespeare --events step   # with some lines of its metrics.jsonl
-
-A file has of each run the command as one types it, the date, the machine, the versions, the fields of the configuration that
-are not the defaults, and the rows of results.json. Numbers have six digits; long lists are left out. A run whose folder was not
-kept has `"transcribed": true`, and no `"command"` where it is not known.
+python -m tools.results babylm runs/babylm                           # docs/results/babylm.json, of one run
+python -m tools.results shakespeare runs/shakespeare --events step   # with some lines of its metrics.jsonl
+python -m tools.results names runs/names_3 runs/names_8              # of several; transcribed ones have "transcribed": true
 """
 
 import dataclasses
@@ -16,7 +12,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,15 +21,12 @@ import tyro
 
 from jexplicit.runs.files import read_events, read_rows, read_stored
 from launch.cli import COMMANDS
-from launch.judge.run import by_model
+from launch.judge import by_model
 from launch.kit.command import Command, Flag, flags
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 Row = Mapping[str, Any]
 _digits, _longest_list = 6, 24
-_where_not_what = ("out", "resume")
-_summaries: Mapping[str, Callable[[list[Any]], list[Any]]] = {"judge": by_model}  # of runs with thousands of rows
-_positional = tyro.conf.Positional[Any].__metadata__[0]
 
 
 def keep(name: str, runs: Sequence[Path], events: Sequence[str] = (), folder: Path = RESULTS) -> Path:
@@ -41,7 +34,6 @@ def keep(name: str, runs: Sequence[Path], events: Sequence[str] = (), folder: Pa
     if not runs:
         raise ValueError(f"no run to keep as {name}: give one or more run folders")
     path = folder / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
     path.write_text(_json({"runs": [summary(run, events) for run in runs]}) + "\n")
     return path
 
@@ -57,27 +49,31 @@ def read_results(name: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
 def summary(run: Path, events: Sequence[str] = ()) -> dict[str, Any]:
     """The kept part of a run; `shared` fields are common to rows."""
     stored, environment = read_stored(run), json.loads((run / "environment.json").read_text())
-    _, command = _program(stored["launcher"], environment["command"])
     devices, processor = environment["devices"], re.search("x86_64|aarch64|arm64", environment["platform"])
     machine = ", ".join(f"{devices.count(name)} {name}" for name in dict.fromkeys(devices))
     if set(devices) == {"cpu"}:
         about = f" ({processor[0]})".replace("_", "-") if processor else ""
         machine = f"{environment['cores']} CPU cores{about}"
-    shared, rows = _factored(_summaries.get(stored["launcher"], list)(read_rows(run)))
+    rows = read_rows(run)
+    rows = by_model(rows) if stored["launcher"] == "judge" else rows  # which has thousands
+    shared = {name: value for name, value in rows[0].items() if all(name in row and row[name] == value for row in rows)}
+    _, command = _program(stored["launcher"], environment["command"])
     found = {
         "command": command_line(stored, environment["command"], f"runs/{run.name}"),
         "date": datetime.fromtimestamp(read_events(run, "row")[-1]["time"], UTC).date().isoformat(),
         "machine": machine,
         "versions": {"python": environment["python"], "jax": environment["versions"]["jax"]},
         "commit": environment["commit"],
-        "config": {flag.name: value for flag, value in _changed(command.config, None, stored)},
+        "config": {flag.name: stored[flag.name] for flag, _ in _changed(command.config, None, stored)},
         "shared": shared,
-        "rows": rows,
+        "rows": [{name: value for name, value in row.items() if name not in shared} for row in rows],
     }
     if events:
-        noted = {name: read_events(run, name) for name in events}
         dropped = ("time", "event")
-        found["events"] = {n: [{k: v for k, v in e.items() if k not in dropped} for e in own] for n, own in noted.items()}
+        found["events"] = {
+            name: [{field: value for field, value in event.items() if field not in dropped} for event in read_events(run, name)]
+            for name in events
+        }
     return _rounded(found, str(run))
 
 
@@ -85,10 +81,16 @@ def command_line(stored: Row, started: Sequence[str], out: str) -> str:
     """The command of a run by its words: its preset and changed flags."""
     words, command = _program(stored["launcher"], started)
     preset = next((after for word, after in itertools.pairwise(started) if word == "--preset"), None)
-    default = command.presets[preset].config if preset else None
     words += ["--preset", preset] if preset else []
-    for flag, value in _changed(command.config, default, stored):
-        words += [] if (flag.name, value) == ("corpus", "text") else _words(flag, value)  # --train implies it
+    for flag, placed in _changed(command.config, command.presets[preset].config if preset else None, stored):
+        name, value = flag.name.replace("_", "-"), stored[flag.name]
+        if (flag.name, value) == ("corpus", "text"):  # --train implies it
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        else:
+            words += [] if placed else [f"--{name}"]
+            words += map(str, value if isinstance(value, list) else [value])
     return shlex.join([*words, "--out", out])
 
 
@@ -102,33 +104,13 @@ def _program(launcher: str, started: Sequence[str]) -> tuple[list[str], Command]
     return ["jexplicit", launcher], Command(module.Config, "", getattr(module, "PRESETS", {}))
 
 
-def _nameless(flag: Flag) -> bool:
-    """Whether it is given by its place; such a word is always shown."""
-    return _positional in getattr(flag.hint, "__metadata__", ())
-
-
-def _changed(config: Any, default: Any, stored: Row) -> Iterator[tuple[Flag, Any]]:
-    """The flags by which a stored configuration differs from a default."""
+def _changed(config: Any, default: Any, stored: Row) -> Iterator[tuple[Flag, bool]]:
+    """Flags that differ from a default, and whether each is given by its place."""
     for flag in flags(config, default):
+        placed = tyro.conf.Positional[Any].__metadata__[0] in getattr(flag.hint, "__metadata__", ())
         usual = None if flag.value is dataclasses.MISSING else json.loads(json.dumps(flag.value))
-        if flag.name in stored and flag.name not in _where_not_what and (stored[flag.name] != usual or _nameless(flag)):
-            yield flag, stored[flag.name]
-
-
-def _words(flag: Flag, value: Any) -> list[str]:
-    """A flag with its value, as one types it."""
-    name, values = flag.name.replace("_", "-"), list(map(str, value if isinstance(value, list) else [value]))
-    if _nameless(flag):
-        return values
-    if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"]
-    return [f"--{name}", *values]
-
-
-def _factored(rows: Sequence[Row]) -> tuple[Row, list[Row]]:
-    """The fields that all rows have in common, and the rows without them."""
-    shared = {name: value for name, value in rows[0].items() if all(name in row and row[name] == value for row in rows)}
-    return shared, [{name: value for name, value in row.items() if name not in shared} for row in rows]
+        if flag.name in stored and flag.name not in ("out", "resume") and (placed or stored[flag.name] != usual):
+            yield flag, placed
 
 
 def _rounded(value: Any, where: str) -> Any:

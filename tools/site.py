@@ -1,45 +1,89 @@
-"""Hooks of the documentation site: pages, navigation, formulas of notebooks as MathML."""
+"""Hooks of the documentation site: generated pages, navigation, formulas of notebooks."""
 
+import contextlib
 import html
+import importlib
+import io
 import json
 import logging
+import os
 import re
-import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
-from latex2mathml.converter import convert  # pyright: ignore[reportMissingImports]
-from mkdocs.config.defaults import MkDocsConfig  # pyright: ignore[reportMissingImports]
-from mkdocs.structure.files import File, Files  # pyright: ignore[reportMissingImports]
-from mkdocs.structure.pages import Page  # pyright: ignore[reportMissingImports]
+from launch.cli import COMMANDS
 
-from tools.pages import ROOT, api_pages, command_pages
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig  # pyright: ignore[reportMissingImports]
+    from mkdocs.structure.files import Files  # pyright: ignore[reportMissingImports]
+    from mkdocs.structure.pages import Page  # pyright: ignore[reportMissingImports]
 
+ROOT = Path(__file__).parents[1]
+PAGES = {  # page -> its title, and the folders whose modules it has, but those of folders within that another page has
+    "data": ("Text and images", ("jexplicit/data",)),
+    "counts": ("Counts", ("jexplicit/counts",)),
+    "solvers": ("Solvers of one layer, and features", ("jexplicit",)),
+    "lm": ("Language models", ("jexplicit/lm",)),
+    "counted": ("Context mixing", ("jexplicit/lm/counted",)),
+    "fits": ("Fitting language models", ("jexplicit/lm/fits",)),
+    "networks": ("Networks", ("jexplicit/nn",)),
+    "runs": ("Runs and commands", ("jexplicit/runs", "launch/kit")),
+    "icl": ("In-context learning", ("icl",)),
+    "blur": ("Learned update rules", ("icl/blur",)),
+}
 _verbatim = re.compile(r"(<(pre|code|script|style)\b.*?</\2>)", re.S)
 _formula = re.compile(r"\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$\n]+?)\$", re.S)
 
 
-def on_config(config: MkDocsConfig) -> None:
-    """Addresses come from pyproject.toml; warnings of figures are silenced."""
-    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {})
-    config.site_url = urls.get("Documentation", "")
-    if "Repository" in urls:
-        config.repo_url, config.repo_name = urls["Repository"], "Source"
-    logging.getLogger("traitlets").setLevel(logging.ERROR)
+def api_pages() -> dict[str, str]:
+    """Page -> Markdown: every module of its folders, in the order of their names."""
+    page_of = {ROOT / folder: slug for slug, (_, folders) in PAGES.items() for folder in folders}
+    intro = "The letters in shapes are explained in [notation](../notation.md)."
+    pages = {slug: [f"# {title}", intro] for slug, (title, _) in PAGES.items()}
+    for file in sorted({file for folder in page_of for file in folder.rglob("*.py") if file.stem != "__init__"}):
+        slug = page_of[next(folder for folder in file.parents if folder in page_of)]
+        pages[slug].append(f"::: {'.'.join(file.relative_to(ROOT).with_suffix('').parts)}")
+    return {f"api/{slug}.md": "\n\n".join(parts) + "\n" for slug, parts in pages.items()}
 
 
-def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add generated pages, and list them and the notebooks."""
+def command_pages() -> dict[str, str]:
+    """Page -> Markdown: the `--help-all` of a command and of its subcommands."""
+    found = {}
+    for name, entry in COMMANDS.items():
+        module = importlib.import_module(entry.module)
+        if not hasattr(module, "COMMANDS") and not hasattr(module, "Config"):  # a program of others
+            found[f"commands/{name}.md"] = f"# jexplicit {name}\n\n{entry.about}: `jexplicit {name} --help` has its flags.\n"
+            continue
+        texts = []
+        for kind in ("", *getattr(module, "COMMANDS", ())):
+            program, width = mock.patch("sys.argv", [f"jexplicit {name}"]), mock.patch.dict(os.environ, COLUMNS="110")
+            with program, width, contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
+                module.main([*([kind] if kind else []), "--help-all"])
+            title = f"## {name} {kind}" if kind else f"# jexplicit {name}"
+            texts.append(f"{title}\n\n```text\n{printed.getvalue()}```\n")
+        found[f"commands/{name}.md"] = "\n".join(texts)
+    return found
+
+
+def on_files(files: "Files", *, config: "MkDocsConfig") -> "Files":
+    """Add generated pages, and list them and the notebooks in the navigation."""
+    from mkdocs.structure.files import File  # pyright: ignore[reportMissingImports]
+
+    logging.getLogger("traitlets").setLevel(logging.ERROR)  # warnings of figures
     commands, names = command_pages(), api_pages()
     for page, text in (commands | names).items():
         files.append(File.generated(config, page, content=text))
     notebooks = [file for file in sorted(files, key=lambda file: file.src_uri) if file.src_uri.endswith(".ipynb")]
-    titled = [{title_of_notebook(Path(str(file.abs_src_path))): file.src_uri} for file in notebooks]
+    titled = [{_title(Path(str(file.abs_src_path))): file.src_uri} for file in notebooks]
+    sections = dict(_sections(config.nav or []))
     for title, pages in {"Commands": commands, "API": names, "Notebooks": titled}.items():
-        _section(config, title).extend(pages)
+        sections[title].extend(pages)
     return files
 
 
-def on_page_content(content: str, *, page: Page, **kwargs: object) -> str:
+def on_page_content(content: str, *, page: "Page", **kwargs: object) -> str:
     """Render formulas of notebooks; hide code of functions from the search."""
     source = '<details class="mkdocstrings-source"'
     content = content.replace(f"{source}>", f"{source} data-search-exclude>")
@@ -50,24 +94,23 @@ def on_page_content(content: str, *, page: Page, **kwargs: object) -> str:
 
 
 def _math(found: re.Match[str]) -> str:
+    from latex2mathml.converter import convert  # pyright: ignore[reportMissingImports]
+
     kind = "block" if found["block"] else "inline"
     return convert(html.unescape(found[kind]), display=kind)
 
 
-def title_of_notebook(path: Path) -> str:
+def _title(notebook: Path) -> str:
     """The first heading of a notebook."""
-    cells = json.loads(path.read_text())["cells"]
-    lines = (line for cell in cells if cell["cell_type"] == "markdown" for line in "".join(cell["source"]).splitlines())
-    return next(line.removeprefix("# ") for line in lines if line.startswith("# "))
+    cells = json.loads(notebook.read_text())["cells"]
+    text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return re.findall(r"^# (.*)$", text, re.M)[0]
 
 
-def _section(config: MkDocsConfig, title: str) -> list:
-    """The entries of a section of the navigation, at any depth."""
-    waiting = list(config.nav or [])
-    while waiting:
-        entry = waiting.pop()
-        for name, entries in entry.items() if isinstance(entry, dict) else ():
-            if name == title:
-                return entries
-            waiting += entries if isinstance(entries, list) else []
-    raise ValueError(f"mkdocs.yml has no section {title!r} in its navigation: add one, as a list")
+def _sections(nav: list[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """The title and entries of every section of the navigation."""
+    for entry in nav:
+        for title, entries in entry.items() if isinstance(entry, dict) else ():
+            if isinstance(entries, list):
+                yield title, entries
+                yield from _sections(entries)

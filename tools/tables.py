@@ -3,20 +3,7 @@
     python -m tools.tables
     python -m tools.tables --check    # only says which pages differ
 
-Results NAME are docs/results/NAME.json. The text between a marker and its closing marker, such as `<!-- /table -->`, is made:
-
-* `<!-- table: launch.icl.rates:STEPS of icl-newton -->`: a view of the launchers, a `Table` or a function of `Results`, of
-  some results. Several names are separated by spaces; values that its rows have may follow them, and the columns to show:
-  `launch.lm.views:RESULTS of babylm radius=1 method=bigram,explicit with model, train, dev`.
-* `<!-- table: speed-lm -->`: the rows of some results, whose fields are the headings, as their report had them.
-* `<!-- commands: icl-newton -->`: the commands of the runs behind results, with the machine and the date.
-
-docs/numbers.toml has the numbers of sentences: pieces of the text of each page, with {} for a number, and where it is from:
-
-* `icl-two loss predictor=gd++ .4f`: a field of the only row with these values, with its format.
-* `icl-two = mean("loss", predictor="trained") / the("loss", predictor="gd++") : .2f`: an expression of `the(field, **values)`,
-  `mean`, `least`, `most`, `each` (all numbers, for "0.1 and 0.2"), `rows(**values)`, `events(name)` and
-  `find("launch.icl.rates:steps_per_layer")`, a function of the launchers.
+CONTRIBUTING.md has the syntax of markers, docs/numbers.toml that of addresses.
 """
 
 import difflib
@@ -27,7 +14,7 @@ import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -39,15 +26,14 @@ from launch.kit.views import Column, Results, Row, only, where
 from tools.results import RESULTS, read_results
 
 ROOT = Path(__file__).parents[1]
-_AS_WRITTEN = views.Table(lambda rows: [Column(name, name) for name in rows[0] if name not in ("file", "run")])
 NUMBERS = ROOT / "docs" / "numbers.toml"
-_opening = re.compile(r"<!-- (table|commands): ")
-marked = re.compile(
+_as_written = views.Table(lambda rows: [Column(name, name) for name in rows[0] if name not in ("file", "run")])
+_marked = re.compile(
     r"(?P<open><!-- (?P<kind>table|commands): (?P<name>.+?) -->)(?P<old>.*?)(?P<close><!-- /(?P=kind) -->)", re.S
 )
+_opening = re.compile(r"<!-- (table|commands): ")
 _one = r"-?\d[\d.,]*(?:e[+-]?\d+)?(?<![.,])%?"
 _number = rf"({_one}(?:, {_one})*(?: and {_one})?)"
-_transcribed, _trials = ", transcribed from the report", "Trials without a kept command"
 
 
 def pages() -> list[Path]:
@@ -61,12 +47,12 @@ def filled(text: str, numbers: Mapping[str, Sequence[str]] | None = None) -> str
     numbers: pieces of the text, each with the addresses of its numbers. A marker that names nothing or is not closed before the
     next one, and a piece that is not there once, are refused.
     """
-    complete = {found.start() for found in marked.finditer(text) if not _opening.search(found["old"])}
+    complete = {found.start() for found in _marked.finditer(text) if not _opening.search(found["old"])}
     for opening in _opening.finditer(text):
         if opening.start() not in complete:
             raise ValueError(f"{text[opening.start() :].split('-->')[0]}-->: close it with <!-- /{opening[1]} -->")
     made = {"table": table, "commands": commands}
-    text = marked.sub(lambda found: f"{found['open']}\n\n{made[found['kind']](found['name'])}\n\n{found['close']}", text)
+    text = _marked.sub(lambda found: f"{found['open']}\n\n{made[found['kind']](found['name'])}\n\n{found['close']}", text)
     for piece, addresses in (numbers or {}).items():
         text = with_numbers(text, piece, [value(address) for address in addresses])
     return text
@@ -95,20 +81,13 @@ def renewed(page: Path) -> str:
     return filled(page.read_text(), tomllib.loads(NUMBERS.read_text()).get(page.relative_to(ROOT).as_posix(), {}))
 
 
-def differences(page: Path) -> str:
-    """How a page differs from the results; empty where it does not."""
-    old, name = page.read_text(), str(page.relative_to(ROOT))
-    return "\n".join(difflib.unified_diff(old.splitlines(), renewed(page).splitlines(), name, "results", n=0, lineterm=""))
-
-
 def table(address: str) -> str:
     """The Markdown of `VIEW of NAMES`, for some rows and columns."""
     found, _, headings = address.partition(" with ")
     view, _, names = found.rpartition(" of ")
     words = shlex.split(names)
-    results = kept(*(word for word in words if "=" not in word))
-    results = results.where(**_conditions(words))
-    shown = find(view) if view else _AS_WRITTEN
+    results = kept(*(word for word in words if "=" not in word)).where(**_conditions(words))
+    shown = find(view) if view else _as_written
     return "\n".join((shown.with_columns(headings.split(", ")) if headings else shown)(results)).strip()
 
 
@@ -129,34 +108,30 @@ def value(address: str) -> str:
 
 
 def evaluate(results: Results, expression: str) -> Any:
-    """An expression over the rows of results; see the head of this file."""
+    """An expression over the rows of results, as docs/numbers.toml explains."""
 
     def numbers(field: str, **values: Any) -> list[Any]:
         return [row[field] for row in where(results.rows, **values) if row.get(field) is not None]
 
-    known: dict[str, Callable[..., Any]] = {
-        "the": lambda field, **values: only(results.rows, **values)[field],
-        "each": numbers,
-        "mean": lambda field, **values: fmean(numbers(field, **values)),
-        "least": lambda field, **values: min(numbers(field, **values)),
-        "most": lambda field, **values: max(numbers(field, **values)),
-        "rows": lambda **values: where(results.rows, **values),
-        "events": results.events,
-        "find": find,
-    }
+    def of_all(function: Any) -> Any:
+        return lambda field, **values: function(numbers(field, **values))
+
+    known = {"each": numbers, "mean": of_all(fmean), "least": of_all(min), "most": of_all(max)}
+    known |= {"rows": functools.partial(where, results.rows), "events": results.events, "find": find}
+    known["the"] = lambda field, **values: only(results.rows, **values)[field]
     return eval(expression, {"results": results, **known})
 
 
 def commands(names: str) -> str:
-    """The commands of the runs of results, with machine and date.
-    Transcribed runs come last, then trials without a kept command."""
-    runs = [run for name in names.split() for run in read_results(name)]
-    kinds = (
-        ([run for run in runs if not run.get("transcribed")], ""),
-        ([run for run in runs if run.get("transcribed") and "command" in run], _transcribed),
-        ([run for run in runs if "command" not in run], _transcribed),
-    )
-    return "\n".join(line for kind, note in kinds if kind for line in _commands(kind, note))
+    """The commands of the runs of results, with machine and date; transcribed ones last."""
+    lines, runs = [], [run for name in names.split() for run in read_results(name)]
+    for transcribed, typed in ((False, True), (True, True), (True, False)):
+        own = [run for run in runs if (run.get("transcribed", False), "command" in run) == (transcribed, typed)]
+        words = dict.fromkeys(f"`{run['command']}`" if typed else "Trials without a kept command" for run in own)
+        about = dict.fromkeys(f"{run['machine']}, JAX {run['versions']['jax']}, {run['date']}" for run in own)
+        note = ", transcribed from the report" * transcribed
+        lines += [",\n".join(words) + f": {'; '.join(about)}{note}."] if own else []
+    return "\n".join(lines)
 
 
 @functools.cache
@@ -172,7 +147,7 @@ def kept(*names: str) -> Results:
 
 
 def find(address: str) -> Any:
-    """What `module:NAME` names."""
+    """The object that `module:NAME` names."""
     module, _, name = address.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
@@ -180,34 +155,32 @@ def find(address: str) -> Any:
         raise ValueError(f"{address}: {error}") from error
 
 
-def _conditions(words: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """Words `field=value,value`: any of some values."""
+def _conditions(words: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    """Words `field=value,value`: any of some values, of JSON or text."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+
     pairs = (word.partition("=") for word in words if "=" in word)
-    return {name: tuple(map(_parsed, re.split(r",(?! )", text))) for name, _, text in pairs}
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _commands(runs: Sequence[Row], note: str) -> list[str]:
-    """The commands of some runs, then machine, date and a note."""
-    lines = list(dict.fromkeys(f"`{run['command']}`" if "command" in run else _trials for run in runs))
-    about = dict.fromkeys(f"{run['machine']}, JAX {run['versions']['jax']}, {run['date']}" for run in runs)
-    return [*(f"{line}," for line in lines[:-1]), f"{lines[-1]}: {'; '.join(about)}{note}."]
+    return {name: tuple(map(parsed, re.split(r",(?! )", text))) for name, _, text in pairs}
 
 
 def main(check: bool = False) -> int:
     """Write the tables and numbers of the documentation again, or only show what differs."""
-    changed = {page: found for page in pages() if (found := differences(page))}
-    for page, found in changed.items():
-        print(found if check else page.relative_to(ROOT))
+    changed = 0
+    for page in pages():
+        old, new, name = page.read_text(), renewed(page), str(page.relative_to(ROOT))
+        if old == new:
+            continue
+        changed += 1
+        differences = difflib.unified_diff(old.splitlines(), new.splitlines(), name, "results", n=0, lineterm="")
+        print("\n".join(differences) if check else name)
         if not check:
-            page.write_text(renewed(page))
-    return int(check and bool(changed))
+            page.write_text(new)
+    return int(check and changed > 0)
 
 
 if __name__ == "__main__":

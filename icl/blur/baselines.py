@@ -314,8 +314,6 @@ MIXTURES: dict[str, dict[str, Any]] = {
     "mixture@50": {"inputs": 50, "classes": 10, "clusters": 2, "distance": 7.0},
 }
 """Gaussian mixtures by name: inputs, classes, clusters per class, distance of two clusters (see `mixture`)."""
-PLANES = ("moons", "circles", "spirals", "checkerboard")
-"""Names of the figures in the plane."""
 
 _drawn = 2000  # points of a figure or mixture
 _mnist = 4000, 1000  # images to learn from (train and dev), and for testing
@@ -391,9 +389,7 @@ def _unseen_mnist(data_dir: str | os.PathLike | None, seed: int) -> Images:
 
 
 def plane(name: str, examples: int, rng: np.random.Generator) -> Points:
-    """M points of two classes in the plane, one of PLANES, in random order."""
-    if name not in PLANES:
-        raise ValueError(f"{name!r} is not a figure in the plane: choose one of {', '.join(PLANES)}")
+    """M points of two classes in the plane, by name, in random order."""
     labels, t = rng.integers(0, 2, examples), rng.uniform(size=examples)
     noise = rng.normal(size=(examples, 2))
     if name == "moons":
@@ -409,16 +405,8 @@ def plane(name: str, examples: int, rng: np.random.Generator) -> Points:
     return x, np.floor(x).astype(np.int64).sum(axis=1) % 2
 
 
-def mixture(
-    examples: int, rng: np.random.Generator, *, inputs: int, classes: int, clusters: int = 1, distance: float = 4.0
-) -> Points:
-    """Points around random centres, x ~ N(centre, I), in random order.
-
-    clusters: centres per class. distance: root mean square distance of two centres.
-    """
-    if min(examples, inputs, classes, clusters) < 1 or not distance >= 0:
-        numbers = f"{examples} points, {inputs} inputs, {classes} classes of {clusters} clusters, distance {distance}"
-        raise ValueError(f"{numbers}: use at least 1 of each, and a distance of at least 0")
+def mixture(examples: int, rng: np.random.Generator, *, inputs: int, classes: int, clusters: int, distance: float) -> Points:
+    """Points around random centres, x ~ N(centre, I), in random order."""
     centres = distance / (2 * inputs) ** 0.5 * rng.normal(size=(classes, clusters, inputs))
     labels = rng.integers(0, classes, examples)
     return centres[labels, rng.integers(0, clusters, examples)] + rng.normal(size=(examples, inputs)), labels
@@ -482,10 +470,7 @@ def nearest_neighbour_accuracies(
 
 
 def updates_to_reach(accuracy: float, at: Sequence[int], accuracies: Sequence[float]) -> float:
-    """Updates until a curve first reaches an accuracy; infinity if never.
-
-    Accuracies are those after `at` updates, from 1 on; between two of them the curve is linear in log n.
-    """
+    """Updates until a curve, linear in log n, first reaches an accuracy."""
     if not 1 <= len(at) == len(accuracies) or min(at) < 1 or list(at) != sorted({*at}):
         raise ValueError(f"{len(accuracies)} accuracies after {list(at)} updates: give one for each, ascending from 1 on")
     first = next((i for i, found in enumerate(accuracies) if found >= accuracy - _tie), None)

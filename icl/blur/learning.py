@@ -98,10 +98,7 @@ def _new_labels(images: Images, classes: tuple[int, ...]) -> np.ndarray:
 
 
 def resize_images(images: np.ndarray, side: int) -> Float[np.ndarray, "M side side"]:
-    """Images resized to side x side, by repeated pixels or averages of central blocks.
-
-    ValueError: images that are not square, or a larger side that is not a multiple of theirs.
-    """
+    """Images resized to side x side: repeated pixels, or averages of central blocks."""
     old = images.shape[1]
     if images.shape[2] != old or side < 1 or (side > old and side % old):
         raise ValueError(f"images of {old} x {images.shape[2]} to a side of {side}: use a smaller side, or a multiple")

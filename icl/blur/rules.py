@@ -288,10 +288,7 @@ def predict(genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B
 def forward(
     genome: Genome, rules: Rules, synapses: Synapses, x: Float[Array, "B n_in"]
 ) -> tuple[States, Float[Array, "B n_out"]]:
-    """The states of all layers after the forward pass (Eq. 5), and the logits.
-
-    x: [B, n_0] a minibatch. ValueError: shapes of the genome or the inputs that do not match.
-    """
+    """The states of all layers after the forward pass (Eq. 5), and the logits."""
     _check_shapes(genome, rules, synapses, x)
     states, z = [x[None]], x[None]
     for n, synapse in enumerate(synapses):
@@ -322,10 +319,7 @@ def output_states(rules: Rules, a: Float[Array, "k B n"], logits: Float[Array, "
 
 @full_precision
 def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -> States:
-    """The states of all layers after the backward pass (Eq. 6), inputs unchanged.
-
-    states: of layers 0 .. L after the forward pass, with the feedback in the last one.
-    """
+    """The states of all layers after the backward pass (Eq. 6), inputs unchanged."""
     after = [states[-1]]
     for layer in reversed(range(1, len(synapses))):
         a, V = states[layer], synapses[layer].V
@@ -343,10 +337,7 @@ def backward(genome: Genome, rules: Rules, synapses: Synapses, states: States) -
 def update_synapses(
     genome: Genome, rules: Rules, synapses: Synapses, before: States, after: States, y: Float[Array, "B n"]
 ) -> Synapses:
-    """The synapses after a step (Eq. 7), or after one of the ridge update.
-
-    before, after: states after the forward pass with the feedback, and after the backward pass; y: [B, n_L] targets.
-    """
+    """The synapses after a step (Eq. 7), or after one of the ridge update."""
     channels = slice(None) if rules.multistate else slice(1)
     pre_mix, post_mix = genome.pre[:, channels], genome.post[channels].T
     bias = jnp.sum(pre_mix, axis=0)[:, None, None]  # the mixed state of a neuron with all states 1

@@ -21,6 +21,7 @@ from icl.blur.design import Rules
 from icl.blur.learning import Examples, accuracy_of
 from icl.blur.rules import Genome, Synapses, init_synapses, learn, predict
 from icl.names import Objective
+from icl.training import population_steps
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import AXIS, data_mesh, map_rows, on_gpu
 from jexplicit.runs.loop import History, iterate
@@ -171,10 +172,7 @@ def meta_loss(
     path: float = 0.0,
     at_once: int = 1,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """ℓ of one learner in nats per query, and its accuracy. Pure.
-
-    at_once: updates per iteration of the compiled loop; more launch fewer kernels and compile more slowly.
-    """
+    """ℓ of one learner in nats per query, and its accuracy. Pure."""
 
     def step(synapses: Synapses, batch: tuple[Array, Array]) -> tuple[Synapses, Array]:
         synapses, logits = learn(genome, rules, synapses, *batch)
@@ -234,10 +232,7 @@ def mean_scores(
     learners: int,
     objective: Objective = "end",
 ) -> tuple[Float[Array, " G"], Float[Array, " G"]]:
-    """Mean loss and accuracy of each genome's learners, at T or along curves.
-
-    genomes: genome axis first. Queries are those of `dev`, or `query_size` of the source.
-    """
+    """Mean loss and accuracy of the learners of each genome."""
 
     def score(learner: tuple[Genome, Array]) -> tuple[Array, Array]:
         genome, key = learner
@@ -349,10 +344,7 @@ def meta_step(
     stage: Stage,
     at_once: int = 1,
 ) -> tuple[MetaState, Float[Array, ""]]:
-    """One meta-step of one genome, and its loss before. Pure.
-
-    The initial synapses depend on the number of the genome; the population shares the tasks and minibatches of a step.
-    """
+    """One meta-step of one genome, and its loss before. Pure."""
     draw_key, init_key = jax.random.split(jax.random.fold_in(key, step))
     init_key = jax.random.fold_in(init_key, number)
 
@@ -375,10 +367,7 @@ def meta_step(
 def meta_steps(
     rules: Rules, recipe: MetaRecipe, family: Family, stage: Stage, steps: int, mesh: Mesh
 ) -> Callable[[MetaState, Int[Array, " G"], Array, Int[Array, ""], Source], tuple[MetaState, Float[Array, "G steps"]]]:
-    """The compiled meta-steps, `(state, genomes, key, first, source) -> (state, losses)`.
-
-    Cached by their arguments. Genomes are split over the devices without communication; on a CPU those of a device take turns.
-    """
+    """The compiled `(state, genomes, key, first, source) -> (state, losses)`."""
 
     def run(state: MetaState, number: Array, key: Array, first: Array, source: Source) -> tuple[MetaState, Array]:
         at_once = _updates_at_once if on_gpu(mesh) else 1
@@ -386,17 +375,7 @@ def meta_steps(
         numbers = first + jnp.arange(steps, dtype=first.dtype)
         return lax.scan(lambda state, n: step(state, number, n, key, source), state, numbers)
 
-    def run_all(
-        states: MetaState, numbers: Array, key: Array, first: Array, source: Source
-    ) -> tuple[MetaState, Float[Array, "G steps"]]:
-        def one(genome: tuple[MetaState, Array]) -> tuple[MetaState, Array]:
-            return run(*genome, key, first, source)
-
-        return map_rows(one, (states, numbers), mesh)
-
-    split, same = PartitionSpec(AXIS), PartitionSpec()
-    specs = (split, split, same, same, same)
-    return jax.jit(jax.shard_map(run_all, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False), donate_argnums=0)
+    return population_steps(run, mesh, 3)
 
 
 def meta_train(
@@ -439,7 +418,10 @@ def meta_train(
     """
     G, total = len(genomes.f), sum(stage.steps for stage in curriculum)
     source = make_source(train, mixed=any(family.inputs for family in recipe.tasks))
-    _check(G, recipe, curriculum, source, every)
+    if G < 1 or not curriculum or min(*(min(stage) for stage in curriculum), every) < 1:
+        raise ValueError(f"{G} genomes, stages {list(map(tuple, curriculum))}, evaluated every {every}: all at least 1")
+    for family in recipe.tasks:
+        check_family(family, source, recipe.query_size)
     mesh = data_mesh(min(G, devices or jax.local_device_count()))
     numbers = jnp.asarray([*range(G), *[G - 1] * (-G % mesh.size)])  # padded by the last genome to a multiple of the devices
     train_key, dev_key = jax.random.split(key_of_seed(seed))
@@ -497,10 +479,3 @@ def meta_train(
         callback=on_evaluation,
     )
     return SearchResult(best, history[-1]["best"], population(state), history)
-
-
-def _check(G: int, recipe: MetaRecipe, curriculum: tuple[Stage, ...], source: Source, every: int) -> None:
-    if G < 1 or not curriculum or min(*(min(stage) for stage in curriculum), every) < 1:
-        raise ValueError(f"{G} genomes, stages {list(map(tuple, curriculum))}, evaluated every {every}: all at least 1")
-    for family in recipe.tasks:
-        check_family(family, source, recipe.query_size)

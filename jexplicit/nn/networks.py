@@ -1,29 +1,12 @@
-"""Fully connected and convolutional networks in flax, and their training steps.
+"""Networks in flax, their training steps, and studies of them: hidden layers, autoencoders.
 
-    hidden layer    z = W x + b,  or z = norm(W x);  a = dropout(φ(z));  residual: a = x + dropout(φ(z))
-    network         f(x) = W⁽ᴸ⁾ φ(W⁽ᴸ⁻¹⁾ φ(... φ(W⁽¹⁾ x)))
-
-Hidden layers sow their pre-activations `z` into flax's collection `intermediates`; gradients with respect to z come from
-`perturbations` (jexplicit.nn.studies). Parameters are plain dictionaries.
-
-Random weights preserve the scale of activations. With i.i.d. weights of mean 0 and inputs of mean square s, a pre-activation
-`z_i = sum_j W_ij a_j` has the variance `n_in s Var[W]`. Choices of Var[W], where g is the gain of the activation:
-
-    Glorot    g² 2/(n_in + n_out)    a compromise between forward and backward pass
-    He        g²/n_in                preserves the forward pass
-    backward  g²/n_out               preserves the backward pass
-    fan_in    1/(3 n_in)             U(±1/√n_in) for any activation, the baseline of Glorot & Bengio (2010, Fig. 7): too small
-    standard  c/n_in                 with c E[φ(z)²] = 1 for z ~ N(0, 1), so that E[φ(z)²] is the same in every layer
-
-A uniform distribution on ±b has variance b²/3. Zero weights never train (see `initializer`).
-
-In training, BatchNorm normalises a batch by its own statistics and updates the running ones, and dropout sets outputs to 0. A
-`scorer` is inference: with running statistics and without dropout, so that an example's output does not depend on its batch.
+A hidden layer is `z = W x + b`, or `z = norm(W x)`, and `a = dropout(φ(z))`, or residual `a = x + dropout(φ(z))`; a network
+`f(x) = W⁽ᴸ⁾ φ(W⁽ᴸ⁻¹⁾ φ(... φ(W⁽¹⁾ x)))`.
 """
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -33,41 +16,22 @@ import numpy as np
 import optax
 from jax.nn.initializers import variance_scaling, zeros
 from jax.sharding import Mesh
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float
 
 from jexplicit.nn.names import Activation, Direct, InitializerName, NormName, look_up
 from jexplicit.nn.training import Objective, TrainingResult, train
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import replicate
+from jexplicit.runs.devices import full_precision, replicate
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": jax.nn.relu,
-    "leaky_relu": jax.nn.leaky_relu,  # of slope 0.01 below 0
-    "tanh": jnp.tanh,
-    "sigmoid": jax.nn.sigmoid,
-    "relu_tanh": lambda z: jax.nn.relu(jnp.tanh(z)),
-    "silu": jax.nn.silu,
-    "linear": lambda z: z,
+ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], float]] = {  # φ, and its gain g: a ReLU drops half of its input
+    "relu": (jax.nn.relu, math.sqrt(2)),
+    "leaky_relu": (jax.nn.leaky_relu, math.sqrt(2 / (1 + 0.01**2))),  # of slope 0.01 below 0
+    "tanh": (jnp.tanh, 1.0),
+    "sigmoid": (jax.nn.sigmoid, 4.0),  # of slope 1/4 near 0
+    "relu_tanh": (lambda z: jax.nn.relu(jnp.tanh(z)), math.sqrt(2)),
+    "silu": (jax.nn.silu, math.sqrt(2)),
+    "linear": (lambda z: z, 1.0),
 }
-
-
-def activation(name: str) -> Callable[[Array], Array]:
-    """The nonlinearity φ called `name`; a ValueError for an unknown name."""
-    return look_up("activation", ACTIVATIONS, name)
-
-
-GAINS: dict[str, float] = {
-    "linear": 1.0,
-    "tanh": 1.0,
-    "sigmoid": 4.0,
-    "relu": math.sqrt(2),
-    "relu_tanh": math.sqrt(2),
-    "leaky_relu": math.sqrt(2 / (1 + 0.01**2)),
-    "silu": math.sqrt(2),
-}
-"""Factors g of the standard deviation: a sigmoid has slope 1/4 near 0, a ReLU drops half of its input. Some tables give 5/3 for
-tanh, to compensate for its flat ends in deep stacks."""
-
 _schemes: dict[str, Any] = {  # mode and distribution of `variance_scaling`
     "glorot_normal": ("fan_avg", "normal"),  # 2/(n_in + n_out) is one over their mean
     "glorot_uniform": ("fan_avg", "uniform"),
@@ -81,29 +45,33 @@ _schemes: dict[str, Any] = {  # mode and distribution of `variance_scaling`
 
 
 def initializer(name: str, activation: str) -> Callable[..., Array]:
-    """The distribution of a layer's weights, `(key, shape, dtype) -> W`.
+    """Random weights that preserve the scale of activations, `(key, shape, dtype) -> W`.
 
-    With `zeros`, a network of two or more layers without biases never trains: every gradient has a factor of zero
-    (Radhakrishnan 2024, Lemma 1). Source: Glorot & Bengio 2010; He et al. 2015.
+    Var[W] of glorot: `g² 2/(n_in + n_out)`, he: `g²/n_in`, backward: `g²/n_out`, with the gain g of the activation; fan_in:
+    1/(3 n_in), U(±1/√n_in), too small; standard: c/n_in with `c E[φ(z)²] = 1` for z ~ N(0, 1). With `zeros`, a network of two
+    or more layers without biases never trains: every gradient has a factor of zero.
+
+    Source: Glorot & Bengio 2010; He et al. 2015; Radhakrishnan 2024, Lemma 1.
     """
     mode, law = look_up("initializer", _schemes, name)
-    gain = look_up("activation", GAINS, activation)
+    _, gain = look_up("activation", ACTIVATIONS, activation)
     if name == "zeros":
         return zeros
     scale = standard_scale(activation) if name == "standard" else 1 / 3 if name == "fan_in_uniform" else gain**2
     return variance_scaling(scale, mode, law)
 
 
-@functools.cache
-def standard_scale(activation: str) -> float:
-    """c of the standard scheme, `1 / E[φ(z)²]` for z ~ N(0, 1).
+def activation(name: str) -> Callable[[Array], Array]:
+    """The nonlinearity φ called `name`; a ValueError for an unknown name."""
+    return look_up("activation", ACTIVATIONS, name)[0]
 
-    The lecture has N(0, c/k_i) for W⁽ⁱ⁾ [k_i, k_{i-1}]. For layers of equal width this is c/n_in; for other widths only c/n_in
-    preserves the scale.
-    """
+
+@functools.cache
+def standard_scale(name: str) -> float:
+    """c of the standard scheme, `1 / E[φ(z)²]` for z ~ N(0, 1)."""
     z, weight = np.polynomial.hermite_e.hermegauss(100)
     with jax.ensure_compile_time_eval():  # a concrete number even under jit
-        square = np.asarray(ACTIVATIONS[activation](jax.numpy.asarray(z)), np.float64) ** 2
+        square = np.asarray(activation(name)(jnp.asarray(z)), np.float64) ** 2
     return float(weight.sum() / (weight @ square))
 
 
@@ -111,7 +79,7 @@ _momentum = 0.9  # of BatchNorm's running statistics; flax's 0.99 lags behind in
 
 
 class _Layers(nn.Module, kw_only=True):
-    """Options of hidden layers; see FullyConnected."""
+    """Options of hidden layers, explained at FullyConnected."""
 
     bias: bool = True
     norm: NormName = "none"
@@ -128,7 +96,7 @@ class _Layers(nn.Module, kw_only=True):
 
 
 class Hidden(_Layers):
-    """A hidden layer `a = φ(norm(W x + b))`, with optional residual."""
+    """A hidden layer `a = φ(norm(W x + b))`, which sows z into `intermediates`."""
 
     width: int
     activation: Activation
@@ -190,7 +158,7 @@ class MLPLanguageModel(_Layers):
     direct: the direct connection W, initialised to 0. embedding: from the embeddings, as in the paper. tokens: from the one-hot
         tokens, a table [N, N] per offset: the softmax layer with an explicit solution. none: absent, as in the paper's best
         models.
-    activation, bias, norm, residual, dropout, weights, weight_scale, output_scale: as in FullyConnected.
+    other options: as in FullyConnected.
 
     Source: Bengio et al. 2003, Eq. 1.
     """
@@ -247,7 +215,7 @@ class ConvolutionalNetwork(nn.Module):
     outputs: N.
     channels: filters of each stage; every stage halves height and width, which must be at least 2 to the number of stages.
     hidden: units of the layer before the last one.
-    dropout: share of the inputs of the hidden layer set to 0 at random in training (Srivastava et al. 2014).
+    dropout: share of its inputs set to 0 at random in training.
 
     Source: LeCun et al. 1998; BatchNorm: Ioffe & Szegedy 2015.
     """
@@ -291,9 +259,6 @@ def _scaled(law: Callable[..., Array], factor: float) -> Callable[..., Array]:
     return lambda key, shape, dtype: law(key, shape, dtype) * jnp.asarray(factor, dtype)
 
 
-Batch = tuple[Any, Any]
-
-
 class NetworkState(NamedTuple):
     """The state of training; statistics: of every BatchNorm; steps: so far."""
 
@@ -310,26 +275,26 @@ def initial_state(variables: dict[str, Any], optimizer: optax.GradientTransforma
 
 
 def variables_of(state: NetworkState) -> dict[str, Any]:
-    """The variables of the network for inference: parameters and running statistics."""
+    """The variables for inference: parameters and running statistics."""
     return {"params": state.params, "batch_stats": state.statistics}
 
 
 def network_step(
     model: nn.Module, objective: Objective, optimizer: optax.GradientTransformation, *, seed: int | Array = 0
-) -> Callable[[NetworkState, Batch], tuple[NetworkState, Array]]:
+) -> Callable[[NetworkState, tuple[Any, Any]], tuple[NetworkState, Array]]:
     """The pure step `(state, (X, Y)) -> (state, summed loss)` of training.
 
     seed: of dropout, whose masks depend on (seed, step) only; or a random key.
     """
 
-    def mean_loss(params: Any, statistics: Any, batch: Batch, steps: Array) -> tuple[Array, Any]:
+    def mean_loss(params: Any, statistics: Any, batch: tuple[Any, Any], steps: Array) -> tuple[Array, Any]:
         X, Y = batch
         variables = {"params": params, "batch_stats": statistics}
         rngs = {"dropout": jax.random.fold_in(key_of_seed(seed), steps)}
         z, updated = model.apply(variables, X, train=True, mutable=["batch_stats"], rngs=rngs)
         return objective(z, Y).mean(), updated.get("batch_stats", statistics)
 
-    def step(state: NetworkState, batch: Batch) -> tuple[NetworkState, Array]:
+    def step(state: NetworkState, batch: tuple[Any, Any]) -> tuple[NetworkState, Array]:
         differentiate = jax.value_and_grad(mean_loss, has_aux=True)
         (loss, statistics), gradient = differentiate(state.params, state.statistics, batch, state.steps)
         with jax.numpy_dtype_promotion("standard"):  # optax's Adam and schedules mix dtypes
@@ -342,7 +307,7 @@ def network_step(
 
 def training_step(
     model: nn.Module, objective: Objective, optimizer: optax.GradientTransformation, *, seed: int = 0
-) -> Callable[[NetworkState, Batch], tuple[NetworkState, Array]]:
+) -> Callable[[NetworkState, tuple[Any, Any]], tuple[NetworkState, Array]]:
     """`network_step`, compiled, with the state donated."""
     return jax.jit(network_step(model, objective, optimizer, seed=seed), donate_argnums=0)
 
@@ -352,7 +317,7 @@ def train_network(
     objective: Objective,
     optimizer: optax.GradientTransformation,
     variables: dict[str, Any],
-    batch: Callable[[np.ndarray], Batch],
+    batch: Callable[[np.ndarray], tuple[Any, Any]],
     evaluate: Callable[[dict[str, Any]], float],
     *,
     mesh: Mesh | None = None,
@@ -391,3 +356,78 @@ def scorer(model: nn.Module, objective: Objective, *, chunk: int = 4096) -> Call
         return Scores(float(loss) / len(X), float(right) / len(X))
 
     return score
+
+
+def hidden_layers(
+    model: nn.Module, variables: Mapping[str, Any], objective: Objective, X: Any, Y: Any
+) -> dict[str, tuple[Float[Array, "B width"], Float[Array, "B width"]]]:
+    """Pre-activations z and gradients of mean J of every hidden layer, in training."""
+    X, Y, key = jnp.asarray(X), jnp.asarray(Y), jax.random.key(0)
+    shapes = jax.eval_shape(model.init, key, X).get("perturbations", {})
+
+    def mean_loss(perturbations: Any) -> tuple[Array, Any]:
+        read, kept = {**variables, "perturbations": perturbations}, ["intermediates", "batch_stats"]
+        z, seen = model.apply(read, X, train=True, mutable=kept, rngs={"dropout": key})
+        return objective(z, Y).mean(), seen.get("intermediates", {})
+
+    gradients, seen = jax.jit(jax.grad(mean_loss, has_aux=True))(jax.tree.map(lambda z: jnp.zeros(z.shape, z.dtype), shapes))
+    name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
+    flat, by_z = ({name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)} for tree in (seen, gradients))
+    layers = {path.removesuffix("/z/0"): z for path, z in flat.items() if path.endswith("/z/0")}  # flax sows tuples
+    return {path.removeprefix("network/"): (z, by_z[f"{path}/z"]) for path, z in layers.items()}
+
+
+def linear_autoencoder(X: Float[Array, "M D"], k: int) -> Callable[[Float[Array, "... D"]], Float[Array, "... D"]]:
+    """The linear autoencoder of lowest squared error, `f(x) = V_k V_kᵀ x`.
+
+    V_k: the first k right singular vectors of X; of centred X, the principal components.
+
+    Source: Eckart & Young 1936; Baldi & Hornik 1989.
+    """
+    if not 1 <= k <= min(X.shape):
+        raise ValueError(f"width {k} for {X.shape[0]} examples of {X.shape[1]} features: use 1 .. {min(X.shape)}")
+    V = jnp.linalg.svd(X, full_matrices=False)[2][:k].T
+    return full_precision(lambda X: X @ V @ V.T)
+
+
+def reconstruction_errors(outputs: Float[Array, "M D"], X: Float[Array, "M D"]) -> Float[Array, " M"]:
+    """`½ ||x - f(x)||²` per example: large for examples unlike the training data."""
+    return jnp.sum((X - outputs) ** 2, axis=1) / 2
+
+
+def anomaly_auc(normal: Float[Array, " M"], anomalous: Float[Array, " T"]) -> float:
+    """The probability that an anomaly has the higher reconstruction error."""
+    from sklearn.metrics import roc_auc_score
+
+    if not len(normal) or not len(anomalous):
+        raise ValueError(f"{len(normal)} normal and {len(anomalous)} anomalous examples: at least one of each is needed")
+    errors = np.concatenate([np.asarray(normal, np.float64), np.asarray(anomalous, np.float64)])
+    return float(roc_auc_score(np.arange(len(errors)) >= len(normal), errors))
+
+
+def contraction(f: Callable[[Array], Array], X: Float[Array, "M D"]) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"]]:
+    """Largest singular values and spectral radii of a map's Jacobians at M points.
+
+    Below a radius of 1 a fixed point attracts (Radhakrishnan, Belkin & Uhler 2020).
+    """
+    J = np.asarray(jax.jit(lambda X: jax.lax.map(jax.jacrev(f), X))(X), np.float64)
+    return np.linalg.norm(J, ord=2, axis=(1, 2)), np.abs(np.linalg.eigvals(J)).max(axis=1)
+
+
+def iterate_map(f: Callable[[Array], Array], X: Float[Array, "M D"], steps: int) -> Float[Array, "M D"]:
+    """`f(f(... f(x)))`, `steps` times, from every point."""
+    if steps < 0:
+        raise ValueError(f"{steps} iterations of a map: use 0 or more")
+    return jax.jit(lambda X: jax.lax.fori_loop(0, steps, lambda _, X: jax.vmap(f)(X), X))(X)
+
+
+def recall(ends: Float[Array, "T D"], memories: Float[Array, "M D"], *, tolerance: float = 1e-2) -> Bool[np.ndarray, "T M"]:
+    """Whether each iterated point ended near each memory."""
+    distance = np.linalg.norm(np.asarray(ends)[:, None] - np.asarray(memories)[None], axis=2)
+    return distance <= tolerance * np.linalg.norm(np.asarray(memories), axis=1)[None]
+
+
+def add_noise(key: Array, X: Float[Array, "M D"], noise: float, copies: int) -> Float[Array, "copies_M D"]:
+    """`copies` noisy copies of every point, in order."""
+    points = jnp.repeat(X, copies, axis=0)
+    return points + noise * X.std() * jax.random.normal(key, points.shape, X.dtype)

@@ -1,15 +1,7 @@
-"""Language models of whole windows, [B, T] -> [B, T, N] logits.
-
-A transformer is a decoder only:
-
-    embeddings  x_t = E[w_t], and P[t] where positions are learned
-    a layer     x += W_o softmax(q kᵀ/√h) v,  with q, k, v = W LN(x);   x += W₂ gelu(W₁ LN(x))
-    logits      z = E LN(x)
+"""Transformers: language models of whole windows, [B, T] -> [B, T, N] logits.
 
 A position attends to the positions before it and to itself, from the last `<pad>` on: a document does not see the one before.
 Source: Vaswani et al. 2017; normalisation first as in Radford et al. 2019; rotary positions as in Su et al. 2021.
-
-A transformer may start from two constructed layers that copy what followed the last token before (`induction_start`).
 """
 
 import functools
@@ -79,16 +71,13 @@ def sequence_loss(eos: bool) -> Callable[[Array, Array], Array]:
 
 
 def sequence_optimizer(
-    rate: float, steps: int, *, warmup: int, decay: float, accumulate: int = 1, clip: float = 1.0
+    rate: float, steps: int, *, warmup: int, decay: float, accumulate: int = 1
 ) -> optax.GradientTransformation:
-    """AdamW with warm-up, cosine decay to a tenth of the rate, and clipped gradients.
-
-    Only matrices decay.
-    """
+    """AdamW with warm-up, cosine decay to a tenth, clipped gradients; matrices alone decay."""
     schedule = optax.warmup_cosine_decay_schedule(0.0, rate, min(warmup, steps - 1), steps, 0.1 * rate)
     matrices = lambda params: jax.tree.map(lambda leaf: leaf.ndim > 1, params)  # noqa: E731
     adam = optax.adamw(schedule, b2=0.99, weight_decay=decay, mask=matrices)
-    optimizer = optax.chain(optax.clip_by_global_norm(clip), adam)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), adam)
     return optimizer if accumulate == 1 else optax.MultiSteps(optimizer, accumulate).gradient_transformation()
 
 
@@ -100,13 +89,8 @@ def stream_log_probabilities(
     The text is read in windows of W tokens that begin every `stride` tokens, and each predicts the tokens that the one before
     did not reach: a prediction sees at least W - stride + 1 tokens, or its document from the start.
 
-    Args:
-        network: [B, T] token ids -> [B, T, N] logits; causal.
-        stream: [L] token ids.
-        shape: window W; stride, 1 .. W; mesh of devices to share the windows; progress, called with (done, in all).
-
-    Raises:
-        ValueError: a stride outside 1 .. W.
+    network: [B, T] token ids -> [B, T, N] logits; causal. stream: [L] token ids. shape: window W; stride, 1 .. W, else a
+    ValueError; mesh of devices to share the windows; progress, called with (done, in all).
     """
     return _of_windows(_log_p, network, variables, stream, np.arange(1, len(stream)), **shape)
 
@@ -168,6 +152,10 @@ Positions = Literal["rotary", "learned"]
 class Transformer(nn.Module, kw_only=True):
     """Logits of the next token at every position: [B, T] -> [B, T, N].
 
+        embeddings  x_t = E[w_t], and P[t] where positions are learned
+        a layer     x += W_o softmax(q kᵀ/√h) v,  with q, k, v = W LN(x);   x += W₂ gelu(W₁ LN(x))
+        logits      z = E LN(x)
+
     vocab_size: N. width: d, a multiple of heads. layers: L. heads: H; with rotary positions, d/H is even.
     window: W, the most tokens that learned positions reach; T <= W.
     dropout: share of the outputs of every layer and of the embeddings that training sets to 0 at random.
@@ -203,10 +191,7 @@ class Transformer(nn.Module, kw_only=True):
         return embed.attend(x) if self.tied else output(x)
 
     def flops_per_token(self) -> int:
-        """`6 (12 L d² + N d) + 12 L d W`: FLOPs.
-
-        Source: Chowdhery et al. 2022, App. B.
-        """
+        """`6 (12 L d² + N d) + 12 L d W` FLOPs."""
         L, d, N, W = self.layers, self.width, self.vocab_size, self.window
         return 6 * (12 * L * d**2 + N * d) + 12 * L * d * W
 
@@ -248,10 +233,7 @@ def visible(X: Integer[Array, "B T"]) -> Bool[Array, "B 1 T T"]:
 
 
 def rotate(x: Float[Array, "B T H h"]) -> Float[Array, "B T H h"]:
-    """Rotary positions: turn the pairs (x_n, x_{n + h/2}) by `t 10000^(-2n/h)`.
-
-    Source: Su et al. 2021, Eq. 34.
-    """
+    """Rotary positions: turn the pairs (x_n, x_{n + h/2}) by `t 10000^(-2n/h)`."""
     T, h = x.shape[1], x.shape[3]
     n = jnp.arange(h // 2, dtype=jnp.float32)
     angles = jnp.arange(T, dtype=jnp.float32)[:, None] * 10_000 ** (-2 * n / h)[None]
@@ -271,11 +253,8 @@ def induction_start(network: Transformer, variables: dict[str, Any], *, seed: in
     what is copied; the fourth has the token before. The tokens' directions are orthogonal where N <= m, and else random. All
     other branches of both layers start at 0.
 
-    Args:
-        network: of two layers or more, with learned positions and output weights of their own.
-
-    Raises:
-        ValueError: another network, one of fewer than 16 dimensions, or with fewer than 4 in a head.
+    network: of two layers or more, 16 dimensions or more, 4 in a head, with learned positions and output weights of their own;
+    any other is a ValueError.
     """
     d, H, N = network.width, network.heads, network.vocab_size
     h, rng, params = d // H, np.random.default_rng(seed), variables["params"]

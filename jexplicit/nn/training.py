@@ -1,33 +1,7 @@
 """One training loop for every network, the order of examples, optimisers and losses.
 
-A step is a pure, compiled function `(state, batch) -> (state, loss)` that donates its state. The order of the data depends on
-(seed, epoch) only (by default a permutation), so an interrupted run resumes from its last checkpoint with the same batches as
-an uninterrupted run, and has the same result bit for bit.
-
-Optimisers of optax by name, with the gradient g of step k, all operations elementwise:
-
-    sgd         W -= η g
-    momentum    M = α M + g;                W -= η M            (nesterov: evaluated one step ahead)
-    adagrad     G += g²;                    W -= η g/√(G + ε)
-    rmsprop     V = γ V + (1 - γ) g²;       W -= η g/√(V + ε)
-    adadelta    the same V;                 W -= η RMS(ΔW) g/√(V + ε)
-    adam        M, V exponential moving averages, each divided by 1 - β^k;   W -= η M/(√V + ε)
-    nadam       adam with Nesterov momentum
-    adamw       adam, and W -= η λ W (Loshchilov & Hutter 2019)
-
-AdaDelta is Zeiler's (2012): the running RMS of previous updates gives updates the unit of W, so η = 1. Some lecture notes call
-`W -= η M/√(V + ε)`, with M a moving average of the gradients, AdaDelta; that is Adam without bias correction.
-
-Losses of the last layer's outputs z and targets y:
-
-                            J                                       dJ/dz
-    squared_error           ½ ||y - z||²                            z - y
-    sigmoid_squared_error   ||y - a||²,  a = σ(z)                   -2 (y - a) a (1 - a)
-    binary_cross_entropy    -Σ y ln a + (1 - y) ln(1 - a)           a - y
-    softmax_cross_entropy   -Σ y ln softmax(z)                      softmax(z) - y
-
-At a sigmoid saturated at the wrong value, the factor a (1 - a) removes the gradient of the squared error but not that of the
-cross-entropy: therefore cross-entropy learns faster at first.
+The order of the data depends on (seed, epoch) only, so that an interrupted run resumes from its last checkpoint with the same
+batches, and has the result of an uninterrupted one bit for bit.
 """
 
 import functools
@@ -54,16 +28,16 @@ def adagrad(rate: Rate, *, accumulator: float = 0.0, eps: float = 1e-30) -> opta
     return optax.adagrad(rate, initial_accumulator_value=accumulator, eps=eps)
 
 
-_optimizers: dict[str, Callable[[Any, float, float], optax.GradientTransformation]] = {
-    "sgd": lambda rate, momentum, decay: optax.sgd(rate),
-    "momentum": lambda rate, momentum, decay: optax.sgd(rate, momentum),
-    "nesterov": lambda rate, momentum, decay: optax.sgd(rate, momentum, nesterov=True),
-    "adagrad": lambda rate, momentum, decay: adagrad(rate),
-    "rmsprop": lambda rate, momentum, decay: optax.rmsprop(rate),
-    "adadelta": lambda rate, momentum, decay: optax.adadelta(rate),
-    "adam": lambda rate, momentum, decay: optax.adam(rate),
-    "nadam": lambda rate, momentum, decay: optax.nadam(rate),
-    "adamw": lambda rate, momentum, decay: optax.adamw(rate, weight_decay=decay),
+_optimizers: dict[str, Callable[..., optax.GradientTransformation]] = {
+    "sgd": optax.sgd,
+    "momentum": functools.partial(optax.sgd, momentum=0.9),
+    "nesterov": functools.partial(optax.sgd, momentum=0.9, nesterov=True),
+    "adagrad": adagrad,
+    "rmsprop": optax.rmsprop,
+    "adadelta": optax.adadelta,
+    "adam": optax.adam,
+    "nadam": optax.nadam,
+    "adamw": optax.adamw,
 }
 _schedules: dict[str, Callable[[float, int], optax.Schedule]] = {
     "constant": lambda rate, steps: optax.constant_schedule(rate),
@@ -86,13 +60,23 @@ def optax_optimizer(name: str, rate: Rate) -> optax.GradientTransformation:
     return optimizer
 
 
-def make_optimizer(name: str, rate: Rate, *, momentum: float = 0.9, weight_decay: float = 0.02) -> optax.GradientTransformation:
-    """The optimiser `name` of the table above.
+def make_optimizer(name: str, rate: Rate, *, weight_decay: float = 0.02) -> optax.GradientTransformation:
+    """The optimiser `name` of optax, with the gradient g of step k, elementwise:
+
+        sgd         W -= η g
+        momentum    M = 0.9 M + g;              W -= η M            (nesterov: evaluated one step ahead)
+        adagrad     G += g²;                    W -= η g/√(G + ε)
+        rmsprop     V = γ V + (1 - γ) g²;       W -= η g/√(V + ε)
+        adadelta    the same V;                 W -= η RMS(ΔW) g/√(V + ε)       (Zeiler 2012: η = 1)
+        adam        M, V exponential moving averages, each divided by 1 - β^k;   W -= η M/(√V + ε)
+        nadam       adam with Nesterov momentum
+        adamw       adam, and W -= η λ W (Loshchilov & Hutter 2019)
 
     rate: η, a number (possibly traced, so that a grid of rates can be vmapped) or a schedule (see `make_schedule`).
-    momentum: α of momentum and nesterov. weight_decay: λ of adamw.
+    weight_decay: λ of adamw.
     """
-    return look_up("optimizer", _optimizers, name)(rate, momentum, weight_decay)
+    options = {"weight_decay": weight_decay} if name == "adamw" else {}
+    return look_up("optimizer", _optimizers, name)(rate, **options)
 
 
 def make_schedule(name: str, rate: float, steps: int) -> optax.Schedule:
@@ -106,11 +90,19 @@ def make_schedule(name: str, rate: float, steps: int) -> optax.Schedule:
 
 
 Objective = Callable[[Array, Array], Array]
-"""`(z, y) -> J` [B], per example, in nats for the cross-entropies. Targets y are [B, N]; the softmax also takes labels [B]."""
 
 
 def objective(name: str) -> Objective:
-    """The loss called `name`; a ValueError for an unknown name."""
+    """The loss `(z, y) -> J` of the name, [B]; cross-entropies in nats:
+
+                                J                                       dJ/dz
+        squared_error           ½ ||y - z||²                            z - y
+        sigmoid_squared_error   ||y - a||²,  a = σ(z)                   -2 (y - a) a (1 - a)
+        binary_cross_entropy    -Σ y ln a + (1 - y) ln(1 - a)           a - y
+        softmax_cross_entropy   -Σ y ln softmax(z)                      softmax(z) - y
+
+    Targets y are [B, N]; the softmax also takes labels [B].
+    """
     return look_up("objective", OBJECTIVES, name)
 
 
@@ -135,8 +127,7 @@ class TrainingResult(NamedTuple):
     """The result of `train`.
 
     params: of the epoch with the lowest dev loss, `best_epoch`; the initial parameters count as epoch 0.
-    history: one dictionary per epoch, from epoch 0: `epoch`, `dev_loss`, `seconds` and `cpu_seconds` since the start, and from
-        epoch 1 `train_loss` (mean over the batches of the epoch, nats per position).
+    history: by epoch, from 0: `epoch`, `dev_loss`, `seconds` and `cpu_seconds` since the start; `train_loss` from epoch 1.
     """
 
     params: Any
@@ -184,12 +175,10 @@ def train(
         state: pytree of arrays: parameters, optimiser state, and any other state of a step. It is donated.
         step: compiled `(state, batch) -> (state, loss)`, with the loss summed over the batch, in nats.
         batch: the batch of given example indices; the last batch of an epoch may be smaller.
-        evaluate: dev loss of parameters, nats per position.
-        params: extracts the parameters from a state.
+        evaluate: dev loss of parameters, nats per position. params: extracts the parameters from a state.
         order: `(seed, epoch) -> size example indices`, pure; default: every example once.
         patience: stop after this many epochs without a lower dev loss; default: never.
-        checkpoints: folder for checkpoints, from which training resumes; checkpoint_seconds: time between them.
-        known: what else the checkpoints are of, see `jexplicit.runs.loop`.
+        checkpoints, checkpoint_seconds, known: as in `jexplicit.runs.loop`.
         progress: called with (examples done, total examples).
 
     Raises:
@@ -227,7 +216,7 @@ def train(
             if epoch:
                 entry["train_loss"] = sum(sum((e["losses"] for e in history if e["epoch"] == epoch), []) + losses) / size
                 if entry["dev_loss"] < min(e["dev_loss"] for e in _epochs(history)):
-                    best = _copy(params(state))
+                    best = jax.tree.map(np.array, params(state))  # a copy on the host, safe from donation
         return (state, best), entry
 
     def done(history: History) -> bool:
@@ -238,7 +227,7 @@ def train(
 
     (_, best), history = iterate(
         advance,
-        (state, _copy(params(state))),
+        (state, jax.tree.map(np.array, params(state))),
         done=done,
         checkpoints=checkpoints,
         checkpoint_seconds=checkpoint_seconds,
@@ -258,11 +247,6 @@ def _epochs(history: History) -> list[dict[str, float]]:
 def _best(epochs: list[dict[str, float]]) -> int:
     """The first epoch with the lowest dev loss."""
     return int(np.argmin([entry["dev_loss"] for entry in epochs]))
-
-
-def _copy(tree: Any) -> Any:
-    """A copy on the host, safe from donation."""
-    return jax.tree.map(lambda leaf: np.array(leaf), tree)
 
 
 def shorter_epochs(order: Order, size: int, most: int) -> Order:

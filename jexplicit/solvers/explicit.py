@@ -1,11 +1,8 @@
-"""The explicit solution of softmax layers (paper, Eq. 2, 3, 5; Sec. 3.3).
+"""The explicit solution of softmax layers (paper, Eq. 2, 3, 5), and measures.
 
     F = HᵀY,     U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i]),     K the L1 norm of the inputs
 
-This is naive Bayes in closed form, at K = 1 the exact optimum. Several layers take a forward pass only: each is solved for the
-same targets from its own inputs. K changes only one weight per output, `logits = H log F + ||H||_1 ⊗ log w`, so a scan over K
-needs one product. The paper expects `w_i = f_i^((1 - K - δ)/K)` to be better for some small δ > 0 (Sec. 2.2): the loss is
-convex in δ, and at its minimum the mean of `||h||_1/K log f` under the model is that of the targets.
+This is naive Bayes in closed form, at K = 1 the exact optimum; of several layers, each is solved from its own inputs.
 """
 
 import functools
@@ -18,43 +15,33 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float, Integer, Num
 
-from jexplicit.runs.checks import as_float, as_targets, check_labels_of, checked, is_concrete, labels_are_fine
+from jexplicit.runs.checks import (
+    as_float,
+    as_labels,
+    as_targets,
+    check_labels_of,
+    check_logits,
+    check_targets,
+    checked,
+    is_concrete,
+    labels_are_fine,
+    logits_are_fine,
+    targets_are_fine,
+)
 from jexplicit.runs.devices import full_precision
 
 _block = 512  # examples whose logits are in memory at once
-_largest = 64.0  # bound of |δ|
+_largest_delta = 64.0
 _added = 1 << 20  # rows that are added one by one: a sum of ones in float32 ends at 2^24
+_hottest = 100.0  # temperature beyond which logits say nothing
 
 
-@checked(lambda F, K: check_cooccurrences(F, K))
-def explicit_solution(F: Any, K: float | Num[Array, ""]) -> Any:
-    """The decoder U of a softmax layer `softmax(H U)`, from co-occurrences alone.
-
-    `U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i])`, in nats. A zero co-occurrence gives -inf: smooth the counts first
-    (jexplicit.lm.core.smoothing) if such a pair can occur at test time. A feature that is always 0 has weight 0.
-
-    Args:
-        F: [D, N] co-occurrences HᵀY, or a tuple of blocks of its rows [D_k, N] (one block per offset, for Cat features).
-        K: priming number, the (mean) L1 norm of the features, at least 1.
-
-    Raises:
-        ValueError: K < 1; no co-occurrences, or a negative, infinite or NaN one; an output that never occurs. Under jit, vmap
-            and grad nothing is checked.
-
-    Example:
-        >>> U = explicit_solution(jnp.array([[3.0, 1.0], [1.0, 1.0]]), K=1)
-        >>> np.exp(U).round(3).tolist()
-        [[3.0, 1.0], [1.0, 1.0]]
-
-    Source: paper, theorem of Sec. 2.1 with the sign of Eq. 3, 5 and 14.
-    """
-    F = jax.tree.map(as_float, F)
-    column = column_sums(F)
-    return jax.tree.map(lambda block: _solve(block, column, K), F)
+def column_sums(F: Any) -> Float[Array, " N"]:
+    """`sum_d F[d, i]` over the rows of all blocks."""
+    return functools.reduce(jnp.add, [jnp.sum(block, axis=0) for block in jax.tree.leaves(F)])
 
 
-def check_cooccurrences(F: Any, K: float | Num[Array, ""]) -> None:
-    """Refuse K < 1, bad co-occurrences, and an output that never occurs."""
+def _check_cooccurrences(F: Any, K: Any) -> None:
     blocks = jax.tree.leaves(F)
     if not sum(jnp.size(block) for block in blocks) or any(jnp.ndim(block) != 2 for block in blocks):
         raise ValueError(f"co-occurrences {[jnp.shape(x) for x in blocks]}: give an array [D, N], or a tuple of such blocks")
@@ -72,9 +59,38 @@ def check_cooccurrences(F: Any, K: float | Num[Array, ""]) -> None:
         )
 
 
-def column_sums(F: Any) -> Float[Array, " N"]:
-    """`sum_d F[d, i]` over the rows of all blocks."""
-    return functools.reduce(jnp.add, [jnp.sum(block, axis=0) for block in jax.tree.leaves(F)])
+@checked(_check_cooccurrences)
+def explicit_solution(F: Any, K: float | Num[Array, ""]) -> Any:
+    """The decoder U of a softmax layer `softmax(H U)`, from co-occurrences alone.
+
+    `U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i])`, in nats. A zero co-occurrence gives -inf: smooth the counts first
+    (jexplicit.lm.core.smoothing) if such a pair can occur at test time. A feature that is always 0 has weight 0.
+
+    Args:
+        F: [D, N] co-occurrences HᵀY, or a tuple of blocks of its rows [D_k, N] (one block per offset, for Cat features).
+        K: priming number, the (mean) L1 norm of the features, at least 1.
+
+    Raises:
+        ValueError: K < 1; no co-occurrences, or a negative, infinite or NaN one; an output that never occurs. Under jit, vmap
+            and grad nothing is checked.
+
+    Example:
+        >>> F = jnp.array([[3.0, 1.0], [1.0, 1.0]])
+        >>> np.exp(explicit_solution(F, K=1)).round(3).tolist()
+        [[3.0, 1.0], [1.0, 1.0]]
+        >>> jax.vmap(lambda K: explicit_solution(F, K))(jnp.array([1.0, 2.0, 3.0])).shape  # a scan over K
+        (3, 2, 2)
+
+    Source: paper, theorem of Sec. 2.1 with the sign of Eq. 3, 5 and 14.
+    """
+    F = jax.tree.map(as_float, F)
+    log_w = (K - 1) / K * jnp.log(column_sums(F))
+
+    def solve(F: Array) -> Array:
+        dead = (F.max(axis=1) == 0)[:, None]
+        return jnp.where(dead, 0, jnp.log(jnp.where(dead, 1, F)) - log_w[None, :])
+
+    return jax.tree.map(solve, F)
 
 
 def dense_cooccurrence(
@@ -101,13 +117,11 @@ def dense_cooccurrence(
         raise ValueError(
             f"features {jnp.shape(H)}, targets {jnp.shape(Y)}: expected [M, D] and [M, N], or [M] integers; at least one"
         )
-    if not labels:
-        return _product(H, Y)
-    if outputs is None:
+    if labels and outputs is None:
         if not is_concrete(Y):
             raise ValueError("labels without the number of outputs, under jit: give outputs=N")
         outputs = max(1, int(Y.max()) + 1)
-    return _sums_of_labels(H, Y, outputs)
+    return _cooccurrence(H, Y, outputs if labels else None)
 
 
 def _are_sums(x: Array) -> Array:
@@ -115,7 +129,7 @@ def _are_sums(x: Array) -> Array:
     return ((x >= 0) & jnp.isfinite(x)).all()
 
 
-def _check(H: Array, Y: Any, outputs: int | None = None) -> None:
+def _check_counted(H: Array, Y: Any, outputs: int | None) -> None:
     if not bool(_are_sums(H)):
         raise ValueError(
             f"features between {float(jnp.min(H))} and {float(jnp.max(H))}: co-occurrences need finite features >= 0; "
@@ -126,14 +140,16 @@ def _check(H: Array, Y: Any, outputs: int | None = None) -> None:
     check_labels_of(Y, (len(Y), outputs))
 
 
-@checked(_check, fine=lambda H, Y: _are_sums(H) & _are_sums(Y))
+def _may_be_counted(H: Array, Y: Any, outputs: int | None) -> Array:
+    return _are_sums(H) & (_are_sums(Y) if outputs is None else labels_are_fine(Y, outputs))
+
+
+@checked(_check_counted, fine=_may_be_counted, static=("outputs",))
 @full_precision
-def _product(H: Float[Array, "M D"], Y: Float[Array, "M N"]) -> Float[Array, "D N"]:
-    return as_float(H).T @ as_float(Y)
+def _cooccurrence(H: Float[Array, "M D"], Y: Any, outputs: int | None) -> Float[Array, "D N"]:
+    if outputs is None:
+        return as_float(H).T @ as_float(Y)
 
-
-@checked(_check, fine=lambda H, Y, outputs: _are_sums(H) & labels_are_fine(Y, outputs), static=("outputs",))
-def _sums_of_labels(H: Float[Array, "M D"], Y: Integer[Array | np.ndarray, " M"], outputs: int) -> Float[Array, "D N"]:
     def part(H: Array, Y: Array) -> Array:  # the barrier keeps XLA from adding the rows to the sum so far, one by one
         return jax.lax.optimization_barrier(jax.ops.segment_sum(as_float(H), Y, outputs))
 
@@ -160,25 +176,15 @@ def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
     return jnp.abs(as_float(H)).sum(axis=1).mean()
 
 
-def _solve(F: Float[Array, "D N"], column: Float[Array, " N"], K: float | Num[Array, ""]) -> Float[Array, "D N"]:
-    dead = (F.max(axis=1) == 0)[:, None]
-    return jnp.where(dead, 0, jnp.log(jnp.where(dead, 1, F)) - ((K - 1) / K * jnp.log(column))[None, :])
-
-
-Solver = Callable[[Float[Array, "M D"], Float[Array, "M N"], float | Float[Array, ""]], Float[Array, "D N"]]
-
-
 class SoftmaxLayer(NamedTuple):
-    """The solver of one layer of a stack.
+    """The settings of one layer of a stack.
 
     K: priming number; default, the mean L1 norm of the layer's inputs, but at least 1 (the output of a softmax has norm 1).
     activation: φ from this layer's logits [.., N] to the next layer's inputs; it must not be negative.
-    solve: `(H, Y, K) -> U`; default, the explicit solution.
     """
 
     K: float | None = None
     activation: Callable[[Array], Array] = jax.nn.softmax
-    solve: Solver = lambda H, Y, K: explicit_solution(dense_cooccurrence(H, Y), K)
 
 
 class StackSolution(NamedTuple):
@@ -212,17 +218,16 @@ def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequenc
     if not layers:
         raise ValueError("no layer to solve: give at least one SoftmaxLayer()")
     params, numbers, Y = [], [], as_targets(Y)
-    for layer in layers:
-        K = jnp.maximum(1, priming_number(H)) if layer.K is None else layer.K
-        U = layer.solve(H, Y, K)
-        params, numbers = [*params, U], [*numbers, K]
-        if len(params) < len(layers):
-            if is_concrete(U) and not bool(jnp.isfinite(U).all()):
+    for n, layer in enumerate(layers, 1):
+        numbers.append(jnp.maximum(1, priming_number(H)) if layer.K is None else layer.K)
+        params.append(explicit_solution(dense_cooccurrence(H, Y), numbers[-1]))
+        if n < len(layers):
+            if is_concrete(params) and not bool(jnp.isfinite(params[-1]).all()):
                 raise ValueError(
-                    f"layer {len(params)} has weights that are not finite, as of co-occurrences of 0, and the next one no "
+                    f"layer {n} has weights that are not finite, as of co-occurrences of 0, and the next one no "
                     "inputs: make its features positive (jexplicit.features.unit_rows)"
                 )
-            H = layer.activation(H @ U)
+            H = layer.activation(H @ params[-1])
     return StackSolution(tuple(params), tuple(numbers))
 
 
@@ -258,7 +263,9 @@ def fit_delta(
     labels: Integer[Array, " M"],
     l: Float[Array, " N"],  # noqa: E741
 ) -> float:
-    """The δ with the lowest loss on M examples (paper, Sec. 2.2).
+    """The δ of `w_i = f_i^((1 - K - δ)/K)` with the lowest loss.
+
+    The loss is convex in δ; at its minimum the mean of `||h||_1/K log f` under the model is that of the targets.
 
     X: [M, ...] examples. u: [M] their norms, relative to K. labels: [M] correct outputs. l: [N] log f, up to a constant.
     """
@@ -280,93 +287,114 @@ def fit_delta(
     if float(l.max()) == float(l.min()):  # equally frequent outputs: the loss does not depend on δ
         return 0.0
     width = 1.0
-    while width <= _largest and slope_at(-width) * slope_at(width) >= 0:
+    while width <= _largest_delta and slope_at(-width) * slope_at(width) >= 0:
         width *= 2
-    if width > _largest:
-        raise ValueError(f"no delta within ±{_largest:g} has the lowest loss: use more examples")
+    if width > _largest_delta:
+        raise ValueError(f"no delta within ±{_largest_delta:g} has the lowest loss: use more examples")
     return float(scipy.optimize.root_scalar(slope_at, bracket=(-width, width), xtol=1e-5).root)
 
 
-class PrimingScan(NamedTuple):
-    """Accuracy of the explicit solution, as a fraction, at each of S priming numbers."""
-
-    K: Float[Array, " S"]
-    accuracy: Float[Array, " S"]
+def _check_answers(logits: Any, Y: Any) -> None:
+    check_logits(logits)
+    (check_labels_of if jnp.ndim(Y) == 1 else check_targets)(Y, logits.shape)
 
 
-def log_intercept(F: Float[Array, "D N"], K: float) -> Float[Array, " N"]:
-    """`log w_i = -(K - 1)/K log(sum_d F[d, i])` (paper, Eq. 14)."""
-    return -(K - 1) / K * jnp.log(column_sums(F))
+def _are_fine(logits: Any, Y: Any) -> Array:
+    return logits_are_fine(logits) & (labels_are_fine(Y, logits.shape[1]) if jnp.ndim(Y) == 1 else targets_are_fine(Y))
 
 
-def delta_intercept(F: Float[Array, "D N"], f: Float[Array, " N"], K: float, delta: float) -> Float[Array, " N"]:
-    """`-(K - 1)/K log(sum_d F[d, i]) - δ/K log f_i`, f > 0."""
-    return log_intercept(F, K) - delta / K * jnp.log(f)
+def _measure(f: Callable[..., Array]) -> Callable[..., Any]:
+    """A decorator: a checked measure as a number, or under jit an array."""
+    compiled = checked(_check_answers, fine=_are_fine)(f)
+
+    @functools.wraps(f)
+    def call(logits: Any, Y: Any) -> Any:
+        value = compiled(logits, Y)
+        return float(value) if is_concrete(value, logits, Y) else value
+
+    return call
 
 
-@full_precision
-def intercept_logits(H: Float[Array, "M D"], F: Float[Array, "D N"], log_w: Float[Array, " N"]) -> Float[Array, "M N"]:
-    """Logits `H log F + ||H||_1 ⊗ log w` (paper, Eq. 6, Sec. 5)."""
-    return H @ jnp.log(F) + H.sum(axis=1)[:, None] * log_w[None, :]
+@_measure
+def mean_loss(logits: Float[Array, "M N"], Y: Array) -> Any:
+    """Mean negative log-likelihood of targets Y, in nats.
 
+    logits: [M, N]; -inf is a probability of 0. Y: [M, N] targets, one-hot or a distribution per row; or [M] labels 0 .. N - 1.
 
-def _scan_is_fine(H: Array, F: Array, labels: Array, K: Array) -> Array:
-    of_H, of_F, of_K = (((low <= x) & (x < jnp.inf)).all() for low, x in ((0, H), (0, F), (1, K)))
-    return of_H & of_F & of_K & (F != 0).all() & labels_are_fine(labels, F.shape[1])
-
-
-def _check_scan(H: Array, F: Array, labels: Array, K: Array) -> None:
-    check_labels_of(labels, (len(H), F.shape[1]))
-    parts = ("features", H, 0, ">= 0"), ("priming numbers", K, 1, ">= 1"), ("co-occurrences", F, jnp.finfo(F.dtype).tiny, "> 0")
-    for name, x, least, words in parts:
-        if not least <= float(x.min()) <= float(x.max()) < jnp.inf:
-            raise ValueError(f"{name} between {float(x.min())} and {float(x.max())}: the scan needs finite {name} {words}")
-
-
-@checked(_check_scan, fine=_scan_is_fine)
-def priming_scan(H: Float[Array, "M D"], F: Float[Array, "D N"], labels: Array, K: Float[Array, " S"]) -> PrimingScan:
-    """Accuracy of the explicit solution at every K, in one compiled call.
-
-    `argmax_i (H log F)[m, i] - (K - 1)/K ||H_m||_1 log(sum_d F[d, i])`, by blocks of rows.
-
-    Args:
-        H: [M, D] features, at least 0.
-        F: [D, N] co-occurrences of the training data, above 0.
-        labels: [M] correct outputs.
-        K: [S] priming numbers, at least 1.
+    Raises:
+        ValueError: values that are none of these; under jit, vmap and grad only shapes are checked.
 
     Example:
-        >>> F = jnp.array([[8.0, 1.0], [2.0, 1.0]])
-        >>> priming_scan(jnp.eye(2), F, jnp.array([0, 1]), jnp.array([1.0, 4.0])).accuracy.tolist()
-        [0.5, 1.0]
-
-    Source: paper, Sec. 3.2.1 and Fig. 2 right.
+        >>> round(mean_loss(jnp.zeros((1, 2)), jnp.array([[0.0, 1.0]])), 4)
+        0.6931
     """
-    H, F = as_float(H), as_float(F)
-    if H.ndim != 2 or F.shape[:1] != H.shape[1:] or 0 in H.shape or not K.size:
-        raise ValueError(f"H {H.shape}, F {F.shape}, K {K.shape}: expected [M, D], [D, N] and [S], none of them empty")
-    check_labels_of(labels, (len(H), F.shape[1]))
-    K = K.astype(H.dtype)
-    return PrimingScan(K, _correct(H, F, labels, K).astype(H.dtype) / len(H))
+    _check_answers(logits, Y)
+    Y = jax.nn.one_hot(jnp.asarray(Y, jnp.int32), logits.shape[1]) if jnp.ndim(Y) == 1 else Y
+    nats = jnp.where(Y == 0, 0, Y * jax.nn.log_softmax(as_float(logits)))  # 0 log 0 = 0
+    return -jnp.mean(jnp.sum(nats, axis=1))
 
 
-def fit_image_delta(H: Float[Array, "M D"], labels: Array, F: Float[Array, "D N"], f: Float[Array, " N"], K: float) -> float:
-    """The δ of `w_i = f_i^((1 - K - δ)/K)` with the lowest loss."""
-    log_F, log_w = jnp.log(F), log_intercept(F, K)
-    u = H.sum(axis=1) / K
-    return fit_delta(lambda h: h @ log_F + h.sum() * log_w, H, u, labels, jnp.log(f))
+@_measure
+def accuracy(logits: Float[Array, "M N"], Y: Array) -> Any:
+    """The fraction of rows whose largest logit is at the label.
+
+    Example:
+        >>> accuracy(jnp.array([[0.0, 1.0], [0.0, 1.0]]), jnp.array([0, 1]))
+        0.5
+    """
+    _check_answers(logits, Y)
+    guesses, labels = jnp.argmax(logits, axis=1), jnp.argmax(Y, axis=1) if jnp.ndim(Y) == 2 else Y
+    return jnp.sum(guesses == jnp.asarray(labels, guesses.dtype), dtype=jnp.int32).astype(as_float(logits).dtype) / len(guesses)
 
 
-@jax.jit
-@full_precision
-def _correct(H: Array, F: Array, labels: Array, K: Array) -> Array:
-    """[S] number of correctly classified rows at each K."""
-    column, share = jnp.log(column_sums(F)), (K - 1) / K
+def closeness(U: Float[Array, "D N"], V: Float[Array, "D N"], H: Float[Array, "M D"] | None = None) -> dict[str, float]:
+    """How near the layer `softmax(H U)` is to `softmax(H V)`.
 
-    def correct(row: tuple[Array, Array, Array]) -> Array:
-        base, n, label = row
-        guess = jnp.argmax(base[None, :] - share[:, None] * n * column[None, :], axis=1)
-        return guess == label.astype(guess.dtype)
+    distance: `||U - V|| / ||V||` of the parameters less their mean over outputs, which no softmax sees; cosine: of their angle.
+    agreement: share of examples to which both give the same output.
+    """
+    same = {} if H is None else {"agreement": float((jnp.argmax(H @ U, axis=1) == jnp.argmax(H @ V, axis=1)).mean())}
+    U, V = (W - W.mean(axis=1, keepdims=True) for W in (U, V))
+    sizes = jnp.linalg.norm(U), jnp.linalg.norm(V)
+    return {
+        "distance": float(jnp.linalg.norm(U - V) / sizes[1]),
+        "cosine": float(jnp.vdot(U, V) / (sizes[0] * sizes[1])),
+        **same,
+    }
 
-    rows = H @ jnp.log(F), H.sum(axis=1), labels
-    return jax.lax.map(correct, rows, batch_size=_block).sum(axis=0, dtype=jnp.int32)
+
+def calibration_error(logits: Float[Array, "M N"], labels: Array | np.ndarray, *, bins: int = 15) -> float:
+    """Expected calibration error: `sum over bins of |accuracy - confidence| share`."""
+    if not len(logits) or bins < 1 or bins % 1:
+        raise ValueError(f"{len(logits)} examples in {bins} bins: give at least one of each, and whole numbers")
+    check_logits(logits)
+    labels = as_labels(labels, logits.shape)
+    P = np.asarray(jax.nn.softmax(logits), np.float64)
+    confidence, right = P.max(axis=1), P.argmax(axis=1) == labels
+    place = np.minimum((confidence * bins).astype(int), bins - 1)
+    sure, correct = (np.bincount(place, weights, minlength=bins) for weights in (confidence, right))
+    return float(np.sum(np.abs(correct - sure)) / len(P))
+
+
+def fit_temperature(logits: Float[Array, "M N"], labels: Array | np.ndarray) -> float:
+    """The T with the lowest mean loss of `softmax(logits / T)`, on held-out examples.
+
+    T > 1 corrects an overconfident model. One pseudo-example in M + 1 has a uniform label, so that T > 0 even if all of a few
+    predictions are correct.
+    """
+    if not len(logits) or not bool(jnp.isfinite(logits).all()):
+        raise ValueError(f"{len(logits)} examples: give at least one, with finite logits")
+    check_logits(logits)
+    labels = as_labels(labels, logits.shape)
+    z, rows = np.asarray(logits, np.float64), np.arange(len(logits))
+    z = z - z.max(axis=1, keepdims=True)
+    any_class = 1 / (len(z) + 1)
+    wanted = (1 - any_class) * z[rows, labels] + any_class * z.mean(axis=1)
+
+    def loss(log_temperature: float) -> float:
+        scaled = np.exp(-log_temperature)
+        return float(np.mean(np.log(np.exp(z * scaled).sum(axis=1)) - wanted * scaled))
+
+    most = float(np.log(_hottest))
+    found: Any = scipy.optimize.minimize_scalar(loss, bounds=(-most, most), method="bounded", options={"xatol": 1e-6})
+    return float(np.exp(found.x))

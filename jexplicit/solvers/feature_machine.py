@@ -1,13 +1,8 @@
-"""Recursive feature machines: a kernel machine with a learned metric.
+"""Recursive feature machines: kernel machines with a learned metric (Radhakrishnan et al., Science 2024).
 
-    alpha = (K_M + ridge I)⁻¹ Y,      f(x) = sum_i alpha_i K_M(x, x_i)                      solve
-    M <- (1/n sum_j Df(x_j)ᵀ Df(x_j))^power                                                  average gradient outer product
+    alpha = (K_M + ridge I)⁻¹ Y,      f(x) = sum_i alpha_i K_M(x, x_i),      M <- (1/n sum_j Df(x_j)ᵀ Df(x_j))^power
 
-The gradients are those of the predictor with respect to its inputs, which a kernel has in closed form. Repeated, the metric
-turns to the directions that matter: features, as the layers of a network learn them.
-
-Source: Radhakrishnan, Beaglehole, Pandit & Belkin, Mechanism for feature learning in neural networks and backpropagation-free
-machine learning models, Science 2024; modular arithmetic: Mallinar et al., Emergence in non-neural models, 2025.
+Repeated, the metric turns to the directions that matter, as the layers of a network learn features.
 """
 
 import functools
@@ -20,10 +15,10 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import as_float, is_concrete
+from jexplicit.runs.checks import as_float
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.loop import Entry, iterate
-from jexplicit.solvers.sweeps import ExampleBlocks, split_examples
+from jexplicit.solvers.sweeps import ExampleBlocks, check_examples, split_examples
 
 Kernel = Literal["quadratic", "gaussian", "laplace"]
 KERNELS: tuple[str, ...] = get_args(Kernel)
@@ -173,7 +168,7 @@ def _quadratic_sum(machine: FeatureMachine, X: Array, weight: Array) -> Float[Ar
 
 
 def _radial_sum(machine: FeatureMachine, X: Array, weight: Array, kernel: Kernel) -> Float[Array, "d d"]:
-    """The same of kernels of a distance, by blocks on devices."""
+    """The same of kernels of a distance, `sum_i s_i alpha_i (z_i - x)ᵀ`."""
     Z, alpha, M, bandwidth = machine
     (m, d), c = Z.shape, alpha.shape[1]
     centre = Z.mean(axis=0)
@@ -181,7 +176,6 @@ def _radial_sum(machine: FeatureMachine, X: Array, weight: Array, kernel: Kernel
     weighted = (alpha[:, :, None] * Z[:, None, :]).reshape(m, c * d)
 
     def gradients(x: Float[Array, " d"]) -> Float[Array, "c d"]:
-        """`Df(x) M⁻¹ = sum_i s_i alpha_i (z_i - x)ᵀ`."""
         slope = kernel_and_slope(x, Z, M, kernel, bandwidth)[1]
         return (slope @ weighted).reshape(c, d) - (slope @ alpha)[:, None] * x[None]
 
@@ -193,15 +187,10 @@ def _radial_sum(machine: FeatureMachine, X: Array, weight: Array, kernel: Kernel
     return jax.vmap(lambda *blocks: jax.lax.scan(add, jnp.zeros_like(M), blocks)[0])(X, weight).sum(axis=0)
 
 
-def matrix_power(M: Float[Array, "d d"], power: float) -> Float[Array, "d d"]:
-    """`M^power` of a symmetric positive semidefinite matrix."""
-    values, vectors = jnp.linalg.eigh((M + M.T) / 2)
-    return (vectors * jnp.maximum(values, 0)[None] ** power) @ vectors.T
-
-
 def metric_power(M: Float[Array, "d d"], power: float) -> Float[Array, "d d"]:
-    """`M^power`, scaled so that its largest entry is 1."""
-    raised = matrix_power(M, power)
+    """`M^power` of a positive semidefinite matrix, scaled so that its largest entry is 1."""
+    values, vectors = jnp.linalg.eigh((M + M.T) / 2)
+    raised = (vectors * jnp.maximum(values, 0)[None] ** power) @ vectors.T
     return raised / jnp.maximum(jnp.abs(raised).max(), jnp.finfo(M.dtype).tiny)
 
 
@@ -228,12 +217,9 @@ def feature_machine(
         solves: how many; the first has the identity as its metric.
         bandwidth: L, relative to the root mean square of the distances between examples, by the metric of each solve.
         power: of the average gradient outer product.
-        landmarks: examples, drawn at random by the seed, whose kernels the predictor is made of; default, all.
-        measure: what the history has of every solve, such as its accuracy.
+        landmarks: examples, drawn by the seed, whose kernels the predictor is made of; default, all.
+        measure: fields of the history of every solve, such as its accuracy.
         options: checkpoints and callbacks of `jexplicit.runs.loop`.
-
-    Returns:
-        The last machine, and the history.
 
     Example:
         >>> X = jax.random.normal(jax.random.key(0), (60, 4))
@@ -273,14 +259,6 @@ def feature_machine(
     known |= {"bandwidth": bandwidth, "ridge": ridge, "power": power}
     (M, alpha), history = iterate(step, start, done=lambda history: len(history) >= solves, known=known, **options)
     return FeatureMachine(Z, alpha, M, scale(M)), history
-
-
-def check_examples(X: Any, Y: Any) -> None:
-    """Refuse examples and targets that do not go together."""
-    if jnp.ndim(X) != 2 or jnp.ndim(Y) != 2 or len(X) != len(Y) or 0 in X.shape or 0 in Y.shape:
-        raise ValueError(f"examples {jnp.shape(X)}, targets {jnp.shape(Y)}: give [n, d] and [n, c], of at least one example")
-    if is_concrete(X, Y) and not bool(jnp.isfinite(X).all() & jnp.isfinite(Y).all()):
-        raise ValueError("examples or targets that are not finite: clean them first")
 
 
 def _kernel_matrix(X: Array, Z: Array, M: Array, kernel: Kernel, bandwidth: Any) -> Float[Array, "m n"]:

@@ -1,12 +1,7 @@
 """Fits of a softmax layer by sweeps over all data, and by least squares.
 
-    U[j, i] += (1/K) log(F[j, i] / (HᵀP)[j, i])                           Darroch & Ratcliff 1972
-    U += 2 (HᵀH/M + 2 penalty)⁻¹ ((F - HᵀP)/M - penalty U)                Böhning 1992
-
-Neither raises the loss, the second one's with its ridge. The first needs rows of one L1 norm K: if norms differ, a *slack
-feature* `h_0 = K - ||h||_1` completes every row, and its weight u_0 acts as an intercept. The second allows features of either
-sign, and features that are computed a block of examples at a time, with one reduction over devices at the end. There they are
-centred, `C = HᵀH/M - h̄ h̄ᵀ`, and an intercept without penalty has a separate sweep, `b += 2 mean(Y - P)`.
+U[j, i] += (1/K) log(F[j, i] / (HᵀP)[j, i])                           Darroch & Ratcliff 1972
+U += 2 (HᵀH/M + 2 penalty)⁻¹ ((F - HᵀP)/M - penalty U)                Böhning 1992
 """
 
 import functools
@@ -26,13 +21,11 @@ from jexplicit.solvers.explicit import dense_cooccurrence, priming_number
 
 _strips = 8  # of the lower triangle: (1 + 1/8)/2 of the products of the full square
 _same = jax.tree_util.Partial(lambda X: X)  # features in memory
+_squares = jax.jit(full_precision(lambda H: H.T @ H))
 
 
 class SoftmaxFit(NamedTuple):
-    """A softmax layer `softmax(H U + intercept)` and its training losses.
-
-    losses: mean negative log-likelihood in nats at the start and after each sweep, including a ridge.
-    """
+    """A softmax layer `softmax(H U + intercept)`, and its losses by sweep, ridge included."""
 
     U: Float[Array, "D N"]
     intercept: Float[Array, " N"]
@@ -82,6 +75,15 @@ def run_sweeps(
     return state, np.array([entry["loss"] for entry in history])
 
 
+def check_examples(X: Any, Y: Any) -> None:
+    """Refuse features and targets that do not go together, or are not finite."""
+    if jnp.ndim(X) != 2 or jnp.ndim(Y) != 2 or len(X) != len(Y) or 0 in (*X.shape, *Y.shape):
+        raise ValueError(f"features {jnp.shape(X)}, targets {jnp.shape(Y)}: give [M, D] and [M, N] of at least one example")
+    for name, x in (("features", X), ("targets", Y)):
+        if is_concrete(x) and not bool((jnp if isinstance(x, jax.Array) else np).isfinite(x).all()):
+            raise ValueError(f"{name} that are not finite: check how they were made")
+
+
 class ScalingProblem(NamedTuple):
     """Data of a sweep: features, targets, F, the largest norm."""
 
@@ -106,10 +108,12 @@ def scaling_sweep(U: Float[Array, "D N"], problem: ScalingProblem) -> tuple[Floa
 def iterative_scaling_sweeps(
     H: Float[Array, "M D"], Y: Float[Array, "M N"], U: Float[Array, "rows columns"], *, sweeps: int, **options: Any
 ) -> SoftmaxFit:
-    """Fit a softmax layer by iterative scaling from given parameters.
+    """Fit a softmax layer by iterative scaling; no sweep raises the loss.
+
+    Rows need one L1 norm K: if norms differ, a slack feature `h_0 = K - ||h||_1` completes each, and acts as an intercept.
 
     Args:
-        H: [M, D] features, at least 0; if the norms of the rows differ, a slack feature is added.
+        H: [M, D] features, at least 0.
         Y: [M, N] targets, one-hot or a distribution per row; or [M] labels.
         U: [D, N] start: zeros, or the explicit solution.
         options: checkpoints and callbacks of `run_sweeps`.
@@ -130,42 +134,31 @@ def iterative_scaling_sweeps(
     H, Y = _examples(H, Y, U)
     F, n = dense_cooccurrence(H, Y), H.sum(axis=1)
     if is_concrete(H, F):
-        _check_pairs(H, F)
         priming_number(H)  # refuses norms beyond the range of the dtype
+        if not bool((H > 0).any()):
+            raise ValueError("features that are all 0: a layer has nothing to read; check how they were made")
+        never = np.argwhere(np.asarray((F <= 0) & (H.max(axis=0) > 0)[:, None]))
+        if len(never):
+            remedy = "add a small constant to the features (jexplicit.features.unit_rows) or drop the output"
+            pair = f"feature {never[0, 0]} never co-occurs with output {never[0, 1]} ({len(never)} such pairs)"
+            raise ValueError(f"{pair}: its parameter would diverge to -inf; {remedy}")
     K = n.max()
     h0 = jnp.where(K - n.min() > np.sqrt(jnp.finfo(H.dtype).eps) * K, K - n, 0)  # smaller differences are rounding errors
-    slack = not is_concrete(h0) or bool(h0.max() > 0)
-    if slack:
-        H = jnp.concatenate([H, h0[:, None]], axis=1)
-        F = jnp.concatenate([F, (h0 @ Y)[None, :]])
-        U = jnp.concatenate([U, jnp.zeros_like(U[:1])])
+    H = jnp.concatenate([H, h0[:, None]], axis=1)
+    F = jnp.concatenate([F, (h0 @ Y)[None, :]])
+    U = jnp.concatenate([U, jnp.zeros_like(U[:1])])
     U, losses = run_sweeps(scaling_sweep, U, ScalingProblem(H, Y, F, K), sweeps=sweeps, **options)
-    u0 = U[-1] if slack else jnp.zeros_like(U[0])
-    return SoftmaxFit((U[:-1] if slack else U) - u0[None, :], K * u0, losses)
+    return SoftmaxFit(U[:-1] - U[-1:], K * U[-1], losses)
 
 
 def _examples(H: Any, Y: Any, U: Any) -> tuple[Array, Array]:
     """Features and targets as floats, with shapes that fit the start."""
     Y = as_targets(Y, None if U is None else U.shape[1])
-    if H.ndim != 2 or Y.ndim != 2 or 0 in H.shape or len(H) != len(Y):
-        raise ValueError(f"H {H.shape}, Y {Y.shape}: expected [M, D] and [M, N], of at least one example and one feature")
+    check_examples(H, Y)
     if U is not None and U.shape != (H.shape[1], Y.shape[1]):
         raise ValueError(f"H {H.shape}, Y {Y.shape}, U {U.shape}: expected [M, D], [M, N] and [D, N]")
     check_targets(Y, Y.shape)
     return as_float(H), as_float(Y)
-
-
-def _check_pairs(H: Array, F: Array) -> None:
-    """Refuse features that are all 0, or never occur with some output."""
-    if not bool((H > 0).any()):
-        raise ValueError("features that are all 0: a layer has nothing to read; check how they were made")
-    never = np.argwhere(np.asarray((F <= 0) & (H.max(axis=0) > 0)[:, None]))
-    if len(never):
-        j, i = never[0].tolist()
-        raise ValueError(
-            f"feature {j} never co-occurs with output {i} ({len(never)} such pairs): its parameter would diverge to -inf; "
-            "add a small constant to the features (jexplicit.features.random.unit_rows) or drop the output"
-        )
 
 
 class ExampleBlocks(NamedTuple):
@@ -195,14 +188,10 @@ def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2
         >>> split_examples(jnp.ones((5, 3)), jnp.ones((5, 2)), block=2).weight.tolist()
         [[[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]]]
     """
-    if len(X) != len(Y) or not len(X) or block < 1:
-        raise ValueError(
-            f"inputs {X.shape}, targets {Y.shape}, blocks of {block}: give equally many of both, at least 1, in blocks"
-        )
-    Y = as_targets(Y)
-    if not np.isfinite(np.asarray(Y)).all():
-        raise ValueError("targets that are not finite: give one-hot rows or a distribution per row")
-    mesh = mesh or default_mesh()
+    if block < 1:
+        raise ValueError(f"blocks of {block} examples: use at least 1")
+    Y, mesh = as_targets(Y), mesh or default_mesh()
+    check_examples(X, Y)
     devices = mesh.size
     number = -(-len(X) // (devices * block))
     m = -(-len(X) // (devices * number))
@@ -311,12 +300,6 @@ def curvature_problem(H: Float[Array, "M D"], Y: Float[Array, "M N"], ridge: flo
     return CurvatureProblem(blocks, _same, None, *_factorise(_squares(H), None, len(H), ridge, 2.0))
 
 
-@jax.jit
-@full_precision
-def _squares(H: Array) -> Array:
-    return H.T @ H
-
-
 def curvature_bound_sweeps(
     H: Float[Array, "M D"],
     Y: Float[Array, "M N"],
@@ -335,9 +318,6 @@ def curvature_bound_sweeps(
         U: [D, N] start; default, zeros.
         ridge: of the order of 1e-4; above 0.
         options: checkpoints and callbacks of `run_sweeps`.
-
-    Returns:
-        U, an intercept of zeros, and the losses with the ridge.
 
     Raises:
         ValueError: features or targets that are none, a ridge that is too small or not above 0. Under jit, vmap and grad only
@@ -363,8 +343,7 @@ def gram_least_squares(gram: Gram, *, ridge: float = 1e-4) -> SoftmaxFit:
     """Least squares with an intercept, from sums over examples.
     `U = (C + ridge t)⁻¹ (HᵀY/M - h̄ ȳᵀ)` and `b = ȳ - h̄ᵀU`, t the mean variance.
 
-    The scores H U + b estimate class probabilities and sum to 1. The ridge, above 0, is in units of the features' mean
-    variance; one that is too small for the precision of the sums is refused.
+    The scores H U + b estimate class probabilities and sum to 1. A ridge too small for the precision of the sums is refused.
 
     Example:
         >>> H, Y = jnp.array([[0.0], [1.0], [1.0]]), jnp.eye(2)[jnp.array([0, 1, 1])]
@@ -372,32 +351,24 @@ def gram_least_squares(gram: Gram, *, ridge: float = 1e-4) -> SoftmaxFit:
         >>> (H @ fit.U + fit.intercept[None]).round(2).tolist()
         [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
     """
-    factor, _ = _factorise(gram.HH, gram.h / gram.M, gram.M, ridge, 1.0)
     mean, share = gram.h / gram.M, gram.y / gram.M
+    factor, _ = _factorise(gram.HH, mean, gram.M, ridge, 1.0)
     U = jax.scipy.linalg.cho_solve((factor, True), gram.HY / gram.M - jnp.outer(mean, share))
     return SoftmaxFit(U, share - mean @ U, np.zeros(0))
 
 
 def choose_ridge(
-    gram: Gram,
-    ridges: Sequence[float],
-    X: Float[Any, "M r"],
-    Y: Float[Any, "M N"],
-    features: Callable[[Array], Array],
-    *,
-    progress: Callable[[int, int], None] | None = None,
+    gram: Gram, ridges: Sequence[float], X: Float[Any, "M r"], Y: Float[Any, "M N"], features: Callable[[Array], Array]
 ) -> tuple[float, SoftmaxFit]:
     """The ridge of lowest squared error on held-out examples; ones too small are skipped."""
     fits: list[tuple[float, float, SoftmaxFit]] = []
     failure = ValueError("no ridges to choose from: give at least one, e.g. 1e-4")
-    for n, ridge in enumerate(ridges, 1):
+    for ridge in ridges:
         try:
             fit = gram_least_squares(gram, ridge=ridge)
             fits.append((float(jnp.mean((streamed_logits(fit, X, features) - jnp.asarray(Y)) ** 2)), ridge, fit))
         except ValueError as error:
             failure = error
-        if progress:
-            progress(n, len(ridges))
     if not fits:
         raise failure
     return min(fits, key=lambda fit: fit[0])[1:]
@@ -418,13 +389,12 @@ def gram_softmax_sweeps(
     ridge: float = 1e-4,
     **options: Any,
 ) -> SoftmaxFit:
-    """Minimise `mean loss + ridge t/2 ||U||²` by curvature bound sweeps, with an intercept.
+    """Minimise `mean loss + ridge t/2 ||U||²` by sweeps with an intercept.
 
-    Args:
-        gram, blocks, features: as of `gram_matrix`; each sweep computes all features once.
-        start: initial layer, e.g. least squares divided by a temperature; default, the class frequencies.
-        ridge: in units of the features' mean variance t; above 0.
-        options: checkpoints and callbacks of `run_sweeps`.
+    The intercept has no ridge, and a sweep of its own: `b += 2 mean(Y - P)`. No sweep raises the loss.
+
+    gram, blocks, features: of `gram_matrix`; each sweep computes all features once. start: e.g. least squares divided by a
+    temperature; default, the class frequencies. ridge: in units of the mean variance t. options: of `run_sweeps`.
 
     Example:
         >>> blocks = split_examples(jnp.array([[0.0], [1.0], [1.0]]), jnp.eye(2)[jnp.array([0, 1, 1])])
@@ -437,11 +407,9 @@ def gram_softmax_sweeps(
     """
     mean = gram.h / gram.M
     problem = CurvatureProblem(blocks, features, mean, *_factorise(gram.HH, mean, gram.M, ridge, 2.0))
-    state = (
-        (start.U, start.intercept + mean @ start.U)
-        if start
-        else (jnp.zeros_like(gram.HY), jnp.log(jnp.where(gram.y > 0, gram.y, 1) / gram.M))
-    )
+    state = jnp.zeros_like(gram.HY), jnp.log(jnp.where(gram.y > 0, gram.y, 1) / gram.M)
+    if start:
+        state = start.U, start.intercept + mean @ start.U
     (U, intercept), losses = run_sweeps(curvature_sweep, state, problem, sweeps=sweeps, **options)
     return SoftmaxFit(U, intercept - mean @ U, losses)
 
@@ -467,7 +435,7 @@ def _block_logits(fit: SoftmaxFit, X: Array, features: Callable[[Array], Array])
 
 
 def _factorise(HH: Array, mean: Array | None, M: Any, ridge: Any, times: float) -> tuple[Array, Array]:
-    """The lower Cholesky factor of `C + times penalty`, and the penalty `ridge t`."""
+    """The lower Cholesky factor of `C + times penalty`; the penalty, `ridge t`."""
     if isinstance(ridge, str) or (is_concrete(ridge) and not 0 < ridge < jnp.inf):
         raise ValueError(f"ridge {ridge}: it keeps HᵀH invertible and must be above 0, e.g. 1e-4")
     factor, t = _covariance_factor(HH, mean, M, jnp.asarray(ridge * times, HH.dtype))
@@ -479,7 +447,6 @@ def _factorise(HH: Array, mean: Array | None, M: Any, ridge: Any, times: float) 
 
 @jax.jit
 def _covariance_factor(HH: Array, mean: Array | None, M: Any, ridge: Array) -> tuple[Array, Array]:
-    """The lower Cholesky factor of `C + ridge t`, and t, the mean variance."""
     C = HH / M - (0 if mean is None else mean[:, None] * mean[None, :])
     t, places = jnp.trace(C) / len(C), jnp.arange(len(C))
     return jax.lax.linalg.cholesky(C.at[places, places].add(ridge * t), symmetrize_input=False), t

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from jexplicit.runs.bounds import Bounds, PositiveFloat, PositiveInt
-from launch.kit.command import Preset
-from launch.shared.flags import Images, Run
+from launch.kit.command import Images, Preset, Run
 
 Solved = Literal["explicit", "scaling", "quadratic", "kernel"]
 Method = Literal[Solved, "trained_readout", "optimum", "network", "cnn", "cold", "warm"]

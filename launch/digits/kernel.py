@@ -14,13 +14,12 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from jexplicit.features.images import Axes, describe, fit_axes, scattering_pools, wavelets
-from jexplicit.features.random import fourier_directions, fourier_features
+from jexplicit.features import Axes, describe, fit_axes, fourier_directions, fourier_features, scattering_pools, wavelets
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import data_mesh
 from jexplicit.runs.files import peak_bytes
 from jexplicit.runs.progress import stage
-from jexplicit.solvers.metrics import accuracy, fit_temperature
+from jexplicit.solvers.explicit import accuracy, fit_temperature
 from jexplicit.solvers.sweeps import (
     Gram,
     SoftmaxFit,
@@ -167,8 +166,8 @@ def _fit(problem: Problem, train: Array, features: Any) -> tuple[float, dict[str
             return gram_softmax_sweeps(gram, blocks, features, begun, ridge=ridge, **options)
 
     gram = sums(part, "nine tenths of HᵀH")
-    with stage("ridge", "ridges") as progress:
-        ridge, squares = choose_ridge(gram, _ridges, rest, Y[held_out], features, progress=progress)
+    with stage("ridge"):
+        ridge, squares = choose_ridge(gram, _ridges, rest, Y[held_out], features)
     temperature = fit_temperature(streamed_logits(squares, rest, features), labels)
     laps.append(time.perf_counter())
     begun, softmax_ridge = tempered(squares, temperature, ridge)

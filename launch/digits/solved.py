@@ -22,13 +22,16 @@ from jexplicit.runs.loop import load_checkpoint, save_checkpoint
 from jexplicit.runs.progress import console, stage
 from jexplicit.solvers.explicit import (
     SoftmaxLayer,
+    accuracy,
+    calibration_error,
     dense_cooccurrence,
     explicit_solution,
+    fit_temperature,
+    mean_loss,
     priming_number,
     solve_layers,
     stack_logits,
 )
-from jexplicit.solvers.metrics import accuracy, calibration_error, fit_temperature, mean_loss
 from jexplicit.solvers.sweeps import SoftmaxFit, curvature_bound_sweeps, iterative_scaling_sweeps
 from launch.digits.config import Config
 from launch.kit.experiment import Part, RunFolder

@@ -29,8 +29,7 @@ from jexplicit.nn.networks import (
 from jexplicit.nn.training import adagrad, objective
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import stage
-from jexplicit.solvers.explicit import random_decoders
-from jexplicit.solvers.metrics import accuracy, closeness, fit_temperature, mean_loss
+from jexplicit.solvers.explicit import accuracy, closeness, fit_temperature, mean_loss, random_decoders
 from jexplicit.solvers.sweeps import SoftmaxFit, streamed_logits, tempered
 from launch.digits.kernel import describe_images, flops, kernel_features
 from launch.digits.solved import (
@@ -89,7 +88,7 @@ def _stack(problem: Problem, key: Row) -> Training:
 
     def near(variables: Variables) -> Row:
         """How near training is to the solution of the same images."""
-        found = [closeness(jnp.asarray(variables["params"]["layer_1"]["kernel"]), U, H[tenth])._asdict() for U in closed]
+        found = [closeness(jnp.asarray(variables["params"]["layer_1"]["kernel"]), U, H[tenth]) for U in closed]
         return {f"explicit_{field}": value for one in found for field, value in one.items()}
 
     fields = {"priming_number": problem.K if warm else None, "learning_rate": config.learning_rate}

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from jexplicit.runs.bounds import Bounds, PositiveFloat, PositiveInt
-from launch.kit.command import Preset
-from launch.shared.flags import Run
+from launch.kit.command import Preset, Run
 
 Kernel = Literal["quadratic", "gaussian", "laplace"]
 

@@ -65,14 +65,14 @@ class JexplicitModel(LM):
         Raises:
             ValueError: an option that is not known, or fewer tokens than 1.
         """
-        texts, given = [""] * len(requests), [_known(request.args[1]) for request in requests]
-        for options, which in groups(range(len(requests)), lambda n: tuple(_sampling(given[n]).items())).items():
+        texts, given = [""] * len(requests), [_options_of(request.args[1]) for request in requests]
+        for options, which in groups(range(len(requests)), lambda n: tuple(given[n][0].items())).items():
             for some in _batches(which):
                 key = jax.random.fold_in(self.key, some[0])  # no two batches have the same draws
                 prompts = [requests[n].args[0] for n in some] + [""] * (_together - len(some))
                 said = generate_text(key, self.model, self.saved.tokenizer, prompts, **dict(options))
                 for n, text in zip(some, said, strict=False):
-                    for stop in filter(None, given[n]["until"]):
+                    for stop in filter(None, given[n][1]):
                         text = text.split(stop)[0]
                     texts[n] = text
         return texts
@@ -110,21 +110,16 @@ class JexplicitModel(LM):
         return greedy
 
 
-def _known(given: dict[str, Any]) -> dict[str, Any]:
-    """The options of a request under lm_eval's own names."""
+def _options_of(given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The options of `generate_text`, and the stop strings, of a request."""
     options = dict[str, Any](normalize_gen_kwargs(given))
     if unknown := [name for name in options if name not in _options]:
         raise ValueError(f"generation option {', '.join(unknown)}: leave it out; there are {', '.join(_options)}")
-    if options["max_gen_toks"] < 1:
-        raise ValueError(f"max_gen_toks {options['max_gen_toks']}: generate at least one token")
-    return options
-
-
-def _sampling(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of `generate_text`."""
+    if (length := options["max_gen_toks"]) < 1:
+        raise ValueError(f"max_gen_toks {length}: generate at least one token")
     temperature = float(options.get("temperature", 1.0)) if options["do_sample"] else 0.0
-    own = {"temperature": temperature, "top_k": options.get("top_k") or None, "top_p": options.get("top_p")}
-    return {"length": options["max_gen_toks"], **own}
+    more = {"top_k": options.get("top_k") or None, "top_p": options.get("top_p")}
+    return {"length": length, "temperature": temperature, **more}, options["until"]
 
 
 def _batches(which: list[int]) -> Iterator[list[int]]:

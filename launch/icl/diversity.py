@@ -9,11 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from icl import diversity
-from icl.attention import Regression, descent_layers, init_layers
-from icl.closed_form import exact_moments, optimal_solution, solution_loss
-from icl.descent import gradient_descent, ridge
-from icl.diversity import FiniteTasks, diversity_curve
+from icl import closed_form
+from icl.attention import Regression, descent_layers, gradient_descent, init_layers, ridge
+from icl.closed_form import FiniteTasks, diversity_curve, exact_moments, optimal_solution, solution_loss
 from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
 from jexplicit.runs.progress import stage
 from launch.icl import training
@@ -76,7 +74,7 @@ def untrained(config: TaskDiversityConfig, tasks: Tasks) -> Iterator[Row]:
     with stage("Bayes-optimal predictions", "numbers of tasks") as progress:
         for n, M in enumerate(numbers):
             own = FiniteTasks(tasks, M, config.seed).sample(key, size)
-            on_own, on_fresh = (diversity.bayes_predictions(batch, W[:M], tasks.noise**2) for batch in (own, fresh))
+            on_own, on_fresh = (closed_form.bayes_predictions(batch, W[:M], tasks.noise**2) for batch in (own, fresh))
             for name, y in on_fresh.items():
                 losses = {"loss": half_mse(y, fresh.y_q), "train_loss": half_mse(on_own[name], own.y_q)}
                 yield _row(tasks, name, M, test_tasks=size, **{what: float(value) for what, value in losses.items()})
@@ -89,7 +87,7 @@ def _trained_rows(job: Job[TaskDiversityConfig], few: FiniteTasks, heads: int) -
     init = partial(init_layers, width=config.dim + 1, heads=heads, scale=training.INIT_SCALE)
     evaluation = training.validation_loss(config, problem)
     for layer, entry in training.train(job, name, init, problem, training.make_recipe(config), evaluation):
-        loss, train_loss = diversity.layer_losses(layer, few)
+        loss, train_loss = closed_form.layer_losses(layer, few)
         yield _row(few.tasks, "trained", few.number, start="cold", loss=loss, train_loss=train_loss, **entry)
 
 
@@ -102,8 +100,8 @@ def threshold(config: TaskDiversityConfig, tasks: Tasks) -> Row:
             progress(draw + 1, _draws)
     fresh = {name: np.mean([getattr(c, name).fresh for c in curves], axis=0) for name in ("descent", "one_head", "all_heads")}
     limit = curves[0].limit
-    found = {name: diversity.crossing(numbers, losses / limit - 1, _tolerance) for name, losses in fresh.items()}
-    found["limit"] = diversity.diversity_threshold(tasks, tolerance=_tolerance)
+    found = {name: closed_form.crossing(numbers, losses / limit - 1, _tolerance) for name, losses in fresh.items()}
+    found["limit"] = closed_form.diversity_threshold(tasks, tolerance=_tolerance)
     return {"dim": tasks.dim, "context": tasks.context, "thresholds": found}
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from icl.attention import head_maps, softmax_descent_layer, softmax_layers
-from icl.descent import interpolate
+from icl.attention import head_maps, interpolate, softmax_descent_layer, softmax_layers
 from icl.rates import context_eigenvalues, evaluate_polynomial
 from icl.tasks import Tasks, sample_tasks
 from jexplicit.runs.devices import full_precision

@@ -9,9 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from icl import problems
-from icl.attention import AttentionLayer, init_layers
-from icl.blocks import CausalModel, head_roles, induction_model, init_model, next_outputs
-from icl.descent import difference, predictions
+from icl.attention import AttentionLayer, difference, init_layers, predictions
 from icl.problems import (
     Chain,
     Chains,
@@ -189,7 +187,7 @@ def markov(job: Job[MarkovConfig]) -> Iterator[Row]:
     k, size = chains.states, min(job.config.validation_tasks, job.config.test_tasks)
     keys = [jax.random.fold_in(random_key(config, TEST), block) for block in range(config.test_tasks // size)]
     tests = [chains.sample(key, size) for key in keys]
-    constructed = jax.jit(induction_model, static_argnums=(0, 1))(k, chains.length, chains.alpha)
+    constructed = jax.jit(problems.induction_model, static_argnums=(0, 1))(k, chains.length, chains.alpha)
     about = {"task": "markov chains", "recurrent": False, "alpha": chains.alpha, "dim": k, "context": chains.length}
 
     def test(name: str, predict: Predict, *weights: Any, **fields: Any) -> Row:
@@ -202,7 +200,7 @@ def markov(job: Job[MarkovConfig]) -> Iterator[Row]:
 
     yield from (test(name, predict) for name, predict in strategies(chains).items())
     exact = _largest_difference(chains, random_key(config, TEST))
-    of_construction = lambda model, x: jnp.log(next_outputs(model, x))  # noqa: E731  (whose outputs are probabilities)
+    of_construction = lambda model, x: jnp.log(problems.next_outputs(model, x))  # noqa: E731  (whose outputs are probabilities)
     yield test("constructed", of_construction, constructed, symbols_before=k, max_difference=exact)
     for before, name in enumerate(MARKOV_MODELS.values()):
         fields = {"task": "markov chains" + ", marked start" * before, "symbols_before": before, "start": "cold"}
@@ -214,7 +212,7 @@ def _largest_difference(chains: Chains, key: jax.Array) -> float:
     k, T = chains.states, chains.length
 
     def of_sequence(x: jax.Array) -> jax.Array:
-        outputs = next_outputs(induction_model(k, T, chains.alpha), x)
+        outputs = problems.next_outputs(problems.induction_model(k, T, chains.alpha), x)
         return jnp.max(jnp.abs(outputs - bigram_posterior(x, chains.alpha, k)))
 
     with jax.enable_x64(True):
@@ -233,7 +231,7 @@ def _train_chains(job: Job[MarkovConfig], chains: Chains, name: str) -> list[tra
         return lambda model: _chain_measures(of_logits, chains, validation, model) | roles(model, validation)
 
     recipe = Recipe(config.batch_size, config.learning_rate, b2=0.999, gradient_clip=1.0)
-    init = jax.jit(partial(init_model, states=chains.states, length=chains.length, start=name == "markov_start"))
+    init = jax.jit(partial(problems.init_model, states=chains.states, length=chains.length, start=name == "markov_start"))
     every = max(1, min(50, config.steps // 20))
     return training.train(job, name, init, chains, recipe, evaluation, every=every)
 
@@ -249,9 +247,9 @@ def strategies(chains: Chains) -> dict[str, Predict]:
     }
 
 
-def of_logits(model: CausalModel, x: jax.Array) -> jax.Array:
+def of_logits(model: problems.CausalModel, x: jax.Array) -> jax.Array:
     """Predictions of a trained model."""
-    return jax.nn.log_softmax(next_outputs(model, x))
+    return jax.nn.log_softmax(problems.next_outputs(model, x))
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -268,9 +266,9 @@ def _chain_measures(predict: Predict, chains: Chains, batch: Chain, *weights: An
 
 
 @jax.jit
-def roles(model: CausalModel, batch: Chain) -> dict[str, jax.Array]:
+def roles(model: problems.CausalModel, batch: Chain) -> dict[str, jax.Array]:
     """How far the layers are a previous-token head and an induction head."""
-    return jax.tree.map(jnp.mean, jax.vmap(lambda x: head_roles(model, x), in_axes=-1)(batch.x))._asdict()
+    return jax.tree.map(jnp.mean, jax.vmap(lambda x: problems.head_roles(model, x), in_axes=-1)(batch.x))._asdict()
 
 
 CHAINS = Table(

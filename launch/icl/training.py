@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from icl.attention import AttentionLayer, Regression, descent_layers, init_layers
+from icl import attention
+from icl.attention import Predictions, Regression, predictions, ridge
 from icl.closed_form import optimal_rate
-from icl.descent import Predictions, PredictorDifference, descent_rates, difference, gd_plus_plus, predictions, ridge
 from icl.rates import Polynomial, optimal_polynomials
 from icl.tasks import QueryLoss, Sequence, sample_tasks, vmap_tasks
 from icl.training import Recipe, TrainingProblem, train_layers
@@ -131,10 +131,10 @@ def descent(config: TaskFlags, model: Model, name: str) -> tuple[Polynomial, flo
     return rates, time.perf_counter() - start
 
 
-def constructed_layers(config: TaskFlags, model: Model) -> AttentionLayer:
+def constructed_layers(config: TaskFlags, model: Model) -> attention.AttentionLayer:
     """The weights that perform GD++ (GD if K = 1)."""
     rates, free = descent(config, model, "gd++")[0], 1 if model.recurrent else model.layers
-    return descent_layers(model.tasks.dim, model.tasks.context, rates.eta[:free], gamma=rates.gamma[:free])
+    return attention.descent_layers(model.tasks.dim, model.tasks.context, rates.eta[:free], gamma=rates.gamma[:free])
 
 
 def descent_family(config: TaskFlags, model: Model, name: str) -> Family:
@@ -163,7 +163,7 @@ def untrained_families(config: TaskFlags, model: Model) -> list[Family]:
 
 @functools.cache
 def _by_descent(K: int) -> Predict:
-    return lambda rates, batch: vmap_tasks(lambda s: gd_plus_plus(s, *rates, steps=K)[-1])(batch)  # with γ = 0 GD
+    return lambda rates, batch: vmap_tasks(lambda s: attention.gd_plus_plus(s, *rates, steps=K)[-1])(batch)  # with γ = 0 GD
 
 
 @functools.cache
@@ -195,7 +195,7 @@ def trained_family(
         init = lambda key: constructed  # noqa: E731
     if init is None:
         sizes: Any = {"width": tasks.dim + tasks.outputs, "layers": 1 if model.recurrent else model.layers, "heads": heads}
-        init = functools.partial(init_layers, scale=INIT_SCALE / model.layers, **sizes)
+        init = functools.partial(attention.init_layers, scale=INIT_SCALE / model.layers, **sizes)
     trained, recipe = problem or make_regression(model, **options), make_recipe(config, model.layers)
 
     def evaluation() -> Measure:
@@ -206,7 +206,7 @@ def trained_family(
 
         def measure(layers: Any) -> Row:
             measured = compare(predictions_of(predict_of(trained), layers, validation), found[model.reference])
-            return {what: measured[what] for what in ("loss", *PredictorDifference._fields)}
+            return {what: measured[what] for what in ("loss", *attention.PredictorDifference._fields)}
 
         return measure
 
@@ -217,7 +217,7 @@ def trained_family(
 
 def with_descent_rates(model: Model, trained: Family) -> Family:
     """The same layers, with η and γ of the nearest descent in rows."""
-    rates, members = jax.jit(functools.partial(descent_rates, dim=model.tasks.dim, context=model.tasks.context)), []
+    rates, members = jax.jit(functools.partial(attention.descent_rates, dim=model.tasks.dim, context=model.tasks.context)), []
     for layers, entry in trained.members:
         eta, gamma = map(float, rates(jax.tree.map(lambda leaf: leaf[0], layers)))
         members.append((layers, {**entry, "eta": eta, "gamma": gamma if model.layers > 1 else None}))
@@ -264,7 +264,7 @@ def predictions_of(predict: Predict, weights: Any, batch: Sequence) -> Predictio
 def compare(ours: Predictions, theirs: Predictions) -> dict[str, Array]:
     """Mean loss and mean squared loss, and differences from other predictions."""
     means = {"loss": ours.loss, "square": ours.loss**2, "above_reference": ours.loss - theirs.loss}
-    return {**jax.tree.map(jnp.mean, means), **difference(ours, theirs)._asdict()}
+    return {**jax.tree.map(jnp.mean, means), **attention.difference(ours, theirs)._asdict()}
 
 
 # Tables and figures of several experiments.

@@ -1,13 +1,7 @@
-"""The command line of a launcher: flags of a config, presets, and error messages.
+"""The command line of a launcher: flags, presets and errors; groups of flags.
 
-    @dataclass(frozen=True)
-    class Config:
-        GROUPS: ClassVar = {"out": "run", "epochs": "training"}
-
-        epochs: int = 32
-        \"\"\"Maximum number of passes over the data. Training stops earlier with --patience.\"\"\"
-
-GROUPS maps the first field of a group to its title. The first sentence of a field's docstring is its help in one line.
+A config is a frozen dataclass. The docstrings of its fields are their help, of which the first sentence is the one-line help.
+`GROUPS: ClassVar = {"out": "run", "epochs": "training"}` maps the first field of a group to its title.
 """
 
 import ast
@@ -24,17 +18,23 @@ import shutil
 import sys
 import textwrap
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import tyro
 from rich.markup import escape
 
-from jexplicit.runs.bounds import check_bounds, config_of
+from jexplicit.data.corpora import Unit
+from jexplicit.data.inputs import is_input
+from jexplicit.lm.core.names import Features, History, Method
+from jexplicit.runs.bounds import NonNegativeInt, PositiveInt, check_bounds, config_of, refuses
 from jexplicit.runs.files import check_experiment, experiment_of, local_path, read_config
 from jexplicit.runs.progress import console, end_of_reader, json_line, quiet_output
+
+if TYPE_CHECKING:
+    from jexplicit.lm.checkpoints import TextModel
 
 C = TypeVar("C")
 _first_group, _general = "command", "general"
@@ -125,7 +125,7 @@ def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str,
     """The config of a command line; `--help`, `--help-all` (tyro's) and errors end the process."""
     known = flags(config, default, presets)
     if {"-h", "--help"} & {*argv}:
-        print(f"usage: {prog} [OPTIONS]\n\n{description}\n\n{short_help(known)}")
+        print(f"usage: {prog} [OPTIONS]\n\n{description}\n\n{_short_help(known)}")
         raise SystemExit(0)
     given = ["--help" if word == "--help-all" else word for word in argv]
     fields: dict[str, list[Any]] = {}  # of a dataclass for each group
@@ -139,7 +139,7 @@ def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str,
     return config(**{field.name: values[field.name] for field in dataclasses.fields(config)})  # pyright: ignore[reportArgumentType]
 
 
-def short_help(found: Sequence[Flag]) -> str:
+def _short_help(found: Sequence[Flag]) -> str:
     """A line for each flag; groups that begin after 20 flags are only named."""
     lines, named, count = [], [], 0
     for group in dict.fromkeys(flag.group for flag in found):
@@ -174,10 +174,22 @@ def run_subcommand(commands: Mapping[str, Command], argv: Sequence[str] | None =
 
 
 def entry_point(
-    run: Callable[[C], Any] | str, config: type[C], description: str | None, presets: Mapping[str, Preset] | None = None
+    run: Any,
+    config: Any,
+    description: str | None,
+    presets: Mapping[str, Preset] | None = None,
+    *,
+    module: str = "",
+    **about: Any,
 ) -> Callable[..., int]:
-    """`main(argv=None)` of a command's module; see `run_command`."""
-    return functools.partial(run_command, run, config, presets=presets, description=description or "")
+    """`main(argv=None)` of a command; ends the process where its module is the program.
+
+    module: its `__name__`. The other arguments are those of `run_command`.
+    """
+    main = functools.partial(run_command, run, config, presets=presets, description=description or "", **about)
+    if module == "__main__":
+        sys.exit(main())
+    return main
 
 
 def run_command(
@@ -192,38 +204,30 @@ def run_command(
 ) -> int:
     """Parse the command line into a config and run it.
 
-    `--preset NAME` sets the defaults of the flags; `--resume` with `--out DIR` takes them from that run. Numbers outside their
-    bounds, and an `--out` that is not a local path, are refused before anything runs. A ValueError or a FloatingPointError
-    becomes one line on the terminal and exit status 2; Ctrl-C prints how to resume.
-
-    Args:
-        run: called with the config; it prints by `jexplicit.runs.progress.show` and returns a dict for `--json`. Or the name of
-            a module with a function `run` or an EXPERIMENT, or `module:NAME` of an experiment, imported after the arguments are
-            parsed, so that `--help` does not import JAX.
-        config: a frozen dataclass whose field docstrings become `--help`.
-        experiment: the name in config.json; default, the launcher that defines the config.
+    An error is one line, and the exit status 2. run: called with the config; it prints by `jexplicit.runs.progress.show` and
+    returns a dict for `--json`. Or the name of a module with a function `run` or an EXPERIMENT, or `module:NAME` of an
+    experiment, imported after the arguments are parsed, so that `--help` does not import JAX. experiment: the name in
+    config.json; default, the launcher that defines the config.
     """
     logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # results of long work are shown in any encoding
-    argv = list(sys.argv[1:] if argv is None else argv)
-    prog, presets, whole = prog or command_name(), presets or {}, "--help-all" in argv
+    argv, prog, presets = list(sys.argv[1:] if argv is None else argv), prog or command_name(), presets or {}
     known = [field.name for field in dataclasses.fields(config)]  # pyright: ignore[reportArgumentType]
     description = as_started(description).replace(f"\n{prog}", f"\n  {prog}")  # --help joins lines that are not indented
     if presets:
-        notes = {name: preset.note if whole else preset.note.partition(". ")[0] for name, preset in presets.items()}
-        names = "\n".join(f"  --preset {name}: {note}" for name, note in notes.items())
+        end = "\0" if "--help-all" in argv else ". "
+        names = "\n".join(f"  --preset {name}: {preset.note.partition(end)[0]}" for name, preset in presets.items())
         description = f"{description}\nPresets, whose values other flags override:\n{names}"
-    quiet, as_json = "--quiet" in argv, "--json" in argv
     try:
         default = _defaults(argv, config, presets, experiment or experiment_of(config))
         chosen = parse(config, argv, default=default, prog=prog, description=description, presets=presets)
         check_bounds(chosen)
         if (out := getattr(chosen, "out", None)) is not None:
             local_path(out, "--out")  # checked before any work
-        with quiet_output(progress=quiet, results=as_json):
+        with quiet_output(progress="--quiet" in argv, results="--json" in argv):
             found = _ready(run)(chosen)
-        if as_json:
+        if "--json" in argv:
             print(json_line(found))
         if sys.stdout:  # None if closed from the start
             sys.stdout.flush()
@@ -285,3 +289,163 @@ def _defaults(argv: Sequence[str], config: type[C], presets: Mapping[str, Preset
 
 
 _read_first = ("--out", "--preset")  # flags that decide on the defaults of others
+
+
+# Flags that several commands share, and the models that they choose
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """Which model of a run."""
+
+    GROUPS: ClassVar = {"run": "model"}
+
+    run: str
+    """Run folder, exported file or folder, or .arpa file.
+    Runs of launch.lm and launch.networks have models; tokens of .arpa and .arpa.gz files are separated by white space."""
+    method: Method | str | None = None
+    """Method that fitted the model. Default: the model with the lowest dev perplexity of those that match the other flags."""
+    features: Features | None = None
+    """How the model combines context tokens: sum or cat."""
+    radius: int | None = None
+    """Context length K of the model, in tokens."""
+    history: History | None = None
+    """The model's --history: none, document, window:W, all, adaptive or adaptive:document."""
+
+
+@dataclass(frozen=True)
+class ModelChoices:
+    """Which models of runs: all that have one of the values of each flag."""
+
+    GROUPS: ClassVar = {"method": "model"}
+
+    method: tuple[Method | str, ...] = ()
+    """Methods that fitted the models."""
+    features: tuple[Features, ...] = ()
+    """How the models combine context tokens: sum, cat or both."""
+    radius: tuple[int, ...] = ()
+    """Context lengths K of the models, in tokens."""
+    history: tuple[History, ...] = ()
+    """The models' --history: none, document, window:W, all, adaptive or adaptive:document."""
+
+
+def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
+    """The chosen model, with unknown symbols of a text named."""
+    from jexplicit.lm.checkpoints import load_model, model_name
+
+    saved = load_model(config.run, method=config.method, features=config.features, radius=config.radius, history=config.history)
+    perplexity = saved.about.get("dev_perplexity")
+    quality = f", dev perplexity {perplexity:.2f}" if perplexity is not None else ""
+    console.print(f"model {model_name(saved.about)} of {config.run}{quality}", soft_wrap=True)
+    if unknown := saved.tokenizer.unknown_symbols(text):
+        seen = escape(repr([f"{symbol[:40]}..." if len(symbol) > 40 else symbol for symbol in unknown]))
+        console.print(f"[yellow]warning:[/] the model has never seen {seen} and reads <unk> there", soft_wrap=True)
+    return saved
+
+
+def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator["TextModel"]:
+    """The chosen models of a run or export; `best`: one without flags."""
+    from jexplicit.lm.checkpoints import load_model, load_row, model_file, model_rows
+
+    wanted = {f.name: getattr(choices, f.name) for f in dataclasses.fields(ModelChoices) if getattr(choices, f.name)}
+    if not is_input(model_file(run)) and (wanted or not best):
+        yield from (load_row(run, row) for row in model_rows(run, **wanted))
+        return
+    about = (saved := load_model(run)).about
+    if other := [f"{name} {about.get(name)}" for name, values in wanted.items() if about.get(name) not in values]:
+        remedy = f"leave out --{', --'.join(wanted)}, or give its run folder"
+        raise ValueError(f"{run} holds one model, with {', '.join(other)}: {remedy}")
+    yield saved
+
+
+def visible(piece: str) -> str:
+    """A token for tables and figures, with line breaks escaped.
+
+    Example:
+        >>> print(visible("\\n"), visible("▁the"))
+        \\n ▁the
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in piece)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder of a run, its seed, and whether it continues an earlier one."""
+
+    GROUPS: ClassVar = {"out": "run"}
+
+    out: str
+    """Run folder to write. It gets config, results, metrics, figures, report.md and the models."""
+    seed: NonNegativeInt = 0
+    """Seed of every random choice."""
+    resume: bool = False
+    """Continue the interrupted run in --out, with its own configuration."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Labelled images."""
+
+    GROUPS: ClassVar = {"data": "images"}
+
+    data: str = "digits"
+    """Image data set. digits: the 8x8 digits of scikit-learn. mnist, fashion_mnist, or any name: the files in --data-dir. A
+    path, such as ./shapes or mnist.npz: the files there. tfds:NAME or tfds:DIR: a data set of TensorFlow Datasets."""
+    data_dir: str | None = None
+    """Folder or file of images, which become grey. It is a folder of train/LABEL and test/LABEL, or of LABEL alone; a folder of
+    idx files with MNIST's file names, gzipped or not; or an .npz file with the arrays x_train, y_train, x_test, y_test.
+    Default: the folder named after the data set in $JEXPLICIT_DATA_DIR."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Which text is read."""
+
+    GROUPS: ClassVar = {"train": "text"}
+
+    train: tuple[str, ...] = ()
+    """Training text: files, pipes, globs or folders of plain text or records. Files may be compressed; see --field."""
+    dev: tuple[str, ...] = ()
+    """Validation text. Default: every tenth block of ten training documents."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How files are read."""
+
+    GROUPS: ClassVar = {"field": "text"}
+
+    field: str | None = None
+    """Field with the text, for records. Their files are .jsonl, .json, .csv, .tsv and .parquet."""
+    documents: Unit = "line"
+    """Unit of a document in plain text. line: every line that is not blank. paragraph: lines between blank lines. file: each
+    file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Reading, Files):
+    """Which text is read, and what its tokens are."""
+
+    tokenizer: str = "bpe"
+    """Kind of tokens: bpe, word, char, or the FILE of a tokenizer. bpe: subwords. word: words between white space. char:
+    characters. Or FILE, an existing tokenizer: another run's folder or its tokenizer.model, any SentencePiece model, or a
+    Hugging Face tokenizer.json."""
+    vocab_size: PositiveInt | None = None
+    """Vocabulary size, <pad> and <unk> included. Default: 4098 = 2^12 + 2; with --tokenizer char, every character."""
+
+
+@refuses
+def check_text(config: Any) -> Iterator[tuple[Any, str]]:
+    """Refuse text flags that exclude each other, and missing tokenizers."""
+    from jexplicit.data.tokenizers import KINDS, make_tokenizer  # local import: --help does not need NumPy
+
+    train = bool(config.train)
+    yield train and config.corpus not in ("docs", "text"), f"--train with --corpus {config.corpus}: give one of the two"
+    yield config.corpus == "text" and not train, "--corpus text without --train: name the training files, --train FILES"
+    yield config.dev and not train, f"--dev with --corpus {config.corpus}: dev files go with --train FILES"
+    if config.tokenizer not in KINDS:
+        make_tokenizer(config.tokenizer, [], config.vocab_size)
+    unread = "without --train: it says how the files of --train and --dev are read"
+    files = train or bool(getattr(config, "test", ()))
+    yield not files and config.field is not None, f"--field {config.field} {unread}"
+    yield not files and config.documents != "line", f"--documents {config.documents} {unread}"

@@ -1,13 +1,8 @@
 """An experiment: config, `measure`, which yields rows, and views; the folder of a run.
 
-def measure(config, folder):
-    for radius in config.radii:
-        yield {"radius": radius}, lambda K=radius: [{"loss": loss_of(K)}]
+    EXPERIMENT = Experiment("losses", Config, measure, views=[Table([Column("K", "radius"), Column("loss", "loss", ".3f")])])
 
-EXPERIMENT = Experiment("losses", Config, measure, views=[Table([Column("K", "radius"), Column("loss", "loss", ".3f")])])
-
-A run folder has config.json (the config's fields, and as `launcher` the name of the experiment), environment.json,
-metrics.jsonl (a line per event), results.json ({"rows": [...]}), figures/, checkpoints/ and report.md.
+measure(config, folder) yields pairs such as `{"radius": K}, lambda: [{"loss": loss_of(K)}]`.
 """
 
 import dataclasses
@@ -25,20 +20,11 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jexplicit.runs import files
 from jexplicit.runs.devices import check_equal_across_processes, is_first, lock_run_folder
-from jexplicit.runs.files import (
-    check_experiment,
-    experiment_of,
-    local_path,
-    read_config,
-    read_events,
-    read_rows,
-    read_stored,
-    write_json,
-)
 from jexplicit.runs.progress import console, show
 from launch.kit.command import Preset, command_name, run_command
-from launch.kit.views import Row, Section, Table, View, read_results, where
+from launch.kit.views import Row, Table, View, read_results, where
 
 _of_one_start = ("coordinator", "num_processes", "process_id")  # fields not stored in config.json
 # Fields that do not affect results, such as devices: a resumed run may change them.
@@ -47,17 +33,12 @@ _libraries = ("flax", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "sc
 
 
 class RunFolder:
-    """The folder of one run of a launcher.
+    """The folder of a run.
 
-    Opening it locks it against other runs for the lifetime of this object, and writes config.json and environment.json. Of
-    several processes the first one writes; all of them have the same rows in memory.
-
-    Args:
-        out: the folder; it is created. An existing one must be empty or have a run.
-        config: a frozen dataclass.
-        resume: continue a run of the same configuration, except for `extend` and fields that do not affect results.
-        extend: fields that a resumed run may change, such as the radii; config.json then has the new values.
-        experiment: its name; default, the launcher that defines the config.
+    It has config.json, environment.json, metrics.jsonl, results.json, figures/, checkpoints/ and report.md. Opening it locks
+    it against other runs for the lifetime of this object, and writes the first two. Of several processes the first one writes;
+    all of them have the same rows in memory. resume: continue a run of the same configuration, except for `extend` and fields
+    that do not affect results.
 
     Raises:
         ValueError: a folder with other files, with a run and no `resume`, of another configuration or experiment, in use,
@@ -65,41 +46,39 @@ class RunFolder:
     """
 
     def __init__(
-        self,
-        out: str | os.PathLike,
-        config: Any,
-        *,
-        resume: bool = False,
-        extend: Sequence[str] = (),
-        experiment: str = "",
+        self, out: str | os.PathLike, config: Any, *, resume: bool = False, extend: Sequence[str] = (), experiment: str = ""
     ):
-        self.path = local_path(out, "--out")
+        self.path = path = files.local_path(out, "--out")
         described = json.loads(json.dumps(dataclasses.asdict(config)))  # as JSON types
-        experiment = experiment or experiment_of(type(config))
+        experiment = experiment or files.experiment_of(type(config))
         if unknown := sorted(set(extend) - set(described)):
             raise ValueError(f"extend names {', '.join(unknown)}: the config has only {', '.join(described)}")
-        self._check_empty_or_run()
-        self._lock = lock_run_folder(self.path, jax.process_index())
-        check_experiment(self.path, experiment, "choose another --out")
+        _check_empty_or_run(path)
+        self._lock = lock_run_folder(path, jax.process_index())
+        files.check_experiment(path, experiment, "choose another --out")
         # a run without measurements may be overwritten
-        begun = any((self.path / name).exists() for name in ("metrics.jsonl", "results.json"))
+        begun = any((path / name).exists() for name in ("metrics.jsonl", "results.json"))
         if begun and not resume:
-            raise ValueError(f"{self.path} already holds a run: add --resume to continue it, or choose another --out")
-        if begun:
-            self._check_unchanged(described, extend)
-        self._rows = read_rows(self.path) if (self.path / "results.json").exists() else []
+            raise ValueError(f"{path} already holds a run: add --resume to continue it, or choose another --out")
+        stored = files.read_config(path) if begun else described
+        if stored is None:
+            raise ValueError(f"{path} has measurements and no config.json: restore it, or choose another --out")
+        if changed := [k for k in described if k not in (*_where_not_what, *extend) and stored.get(k) != described[k]]:
+            was = ", ".join(f"{k} = {stored.get(k)!r} (now {described[k]!r})" for k in changed)
+            raise ValueError(f"{path} was run with {was}: resume without changing it, or choose another --out")
+        self._rows = files.read_rows(path) if (path / "results.json").exists() else []
         same = {name: value for name, value in described.items() if name not in _where_not_what}
-        check_equal_across_processes(f"--out {self.path}, configuration or results", json.dumps([self._rows, same]))
+        check_equal_across_processes(f"--out {path}, configuration or results", json.dumps([self._rows, same]))
         if not is_first():
             return
         kept = {name: None if name in _of_one_start else value for name, value in described.items()}
-        write_json(self.path / "config.json", {"launcher": experiment, **kept})
-        write_json(self.path / "environment.json", environment())
-        metrics = self.path / "metrics.jsonl"
+        files.write_json(path / "config.json", {"launcher": experiment, **kept})
+        files.write_json(path / "environment.json", environment())
+        metrics = path / "metrics.jsonl"
         text = metrics.read_bytes() if metrics.exists() else b""
         if text and not text.endswith(b"\n"):  # a line of a killed run, cut short
             os.truncate(metrics, text.rfind(b"\n") + 1)
-        (self.path / "figures").mkdir(exist_ok=True)
+        (path / "figures").mkdir(exist_ok=True)
 
     def log(self, **event: Any) -> None:
         """Append one line to metrics.jsonl."""
@@ -114,7 +93,7 @@ class RunFolder:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl with this `event`, oldest first."""
-        return read_events(self.path, name)
+        return files.read_events(self.path, name)
 
     def note_data(self, what: str, **sums: str) -> None:
         """Note checksums of a run's inputs, and refuse others on resuming."""
@@ -145,32 +124,23 @@ class RunFolder:
 
     def _write_rows(self) -> None:
         if is_first():
-            write_json(self.path / "results.json", {"rows": self._rows})
+            files.write_json(self.path / "results.json", {"rows": self._rows})
 
-    def _check_empty_or_run(self) -> None:
-        """Refuse a folder with other files than a run's."""
-        path = self.path
-        try:
-            names = sorted(entry.name for entry in os.scandir(path)) if path.is_dir() else []
-        except OSError as error:
-            raise ValueError(f"run folder {path} cannot be read ({error.strerror}): choose another --out") from error
-        others = [name for name in names if not name.startswith(".") and not name.endswith(".partial")]
-        if "config.json" in names:
-            is_run = "environment.json" in names or "launcher" in read_stored(path)
-        else:
-            is_run = "metrics.jsonl" in names
-        if others and not is_run:
-            some = ", ".join(others[:3]) + ", ..." * (len(others) > 3)
-            raise ValueError(f"{path} is not the folder of a run and holds {some}: choose another --out, or an empty folder")
 
-    def _check_unchanged(self, described: dict[str, Any], extend: Sequence[str]) -> None:
-        """Refuse a resumed run with other values of fields that must not change."""
-        stored = read_config(self.path)
-        if stored is None:
-            raise ValueError(f"{self.path} has measurements and no config.json: restore it, or choose another --out")
-        if changed := [k for k in described if k not in (*_where_not_what, *extend) and stored.get(k) != described[k]]:
-            was = ", ".join(f"{k} = {stored.get(k)!r} (now {described[k]!r})" for k in changed)
-            raise ValueError(f"{self.path} was run with {was}: resume without changing it, or choose another --out")
+def _check_empty_or_run(path: Path) -> None:
+    """Refuse a folder with other files than a run's."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(path)) if path.is_dir() else []
+    except OSError as error:
+        raise ValueError(f"run folder {path} cannot be read ({error.strerror}): choose another --out") from error
+    others = [name for name in names if not name.startswith(".") and not name.endswith(".partial")]
+    if "config.json" in names:
+        is_run = "environment.json" in names or "launcher" in files.read_stored(path)
+    else:
+        is_run = "metrics.jsonl" in names
+    if others and not is_run:
+        some = ", ".join(others[:3]) + ", ..." * (len(others) > 3)
+        raise ValueError(f"{path} is not the folder of a run and holds {some}: choose another --out, or an empty folder")
 
 
 def environment() -> dict[str, Any]:
@@ -197,11 +167,9 @@ Part = tuple[Row, Callable[[], Iterable[Row]]]
 class Experiment(NamedTuple):
     """An experiment, `python -m launch.NAME`.
 
-    name: of the command, stored in config.json.
     config: a frozen dataclass with the fields `out` and `resume`; its docstring is the first line of the report.
     measure: `(config, folder) -> (key, part) ...`. A part computes some rows, to which the fields of the key are added. A part
         whose key is in a row of the run is skipped, so that a run can be resumed and extended.
-    views: of the report, in order.
     check: refuses a configuration before anything is written; may return a replacement.
     extend: fields of the configuration that a resumed run may change.
     after: called with the config and the folder after all parts, before the report.
@@ -233,9 +201,10 @@ class Experiment(NamedTuple):
         if not is_first():
             return {}
         self.after(config, folder)
-        report, table = self.report(folder.path), first_table(self.views)
-        if table and (shown := table.terminal(read_results(folder.path))).row_count:
-            show(shown)
+        report, shown = self.report(folder.path), (view for views in self.views for view in getattr(views, "views", (views,)))
+        if table := next((view for view in shown if isinstance(view, Table)), None):
+            if (printed := table.terminal(read_results(folder.path))).row_count:
+                show(printed)
         folder.log(event="finished", seconds=(seconds := time.perf_counter() - start))
         console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
         return {"out": str(folder.path), "seconds": seconds, "rows": folder.rows()}
@@ -253,12 +222,3 @@ class Experiment(NamedTuple):
         """Entry point of the command line; see `run_command`."""
         about = description or inspect.cleandoc(self.config.__doc__ or "")
         return run_command(self.run, self.config, presets=self.presets, description=about, argv=argv, experiment=self.name)
-
-
-def first_table(views: Sequence[View]) -> Table | None:
-    """The first table among views, also in sections."""
-    for view in views:
-        found = first_table(view.views) if isinstance(view, Section) else view
-        if isinstance(found, Table):
-            return found
-    return None

@@ -21,14 +21,12 @@ from rich.text import Text
 from jexplicit.runs.files import read_config, read_events, read_rows, read_texts
 
 Row = Mapping[str, Any]
+Field = str | Callable[[Any], Any]  # of a row: its name, or a function of the row
 T = TypeVar("T")
 
 
 class Results(NamedTuple):
-    """Input of views: a run.
-
-    kept: events by name, of results without a metrics.jsonl.
-    """
+    """A run, the input of views; kept: events of one without metrics.jsonl."""
 
     path: Path
     config: Row
@@ -73,12 +71,20 @@ def only(rows: Iterable[Row], **fields: Any) -> Row:
     return found[0]
 
 
+def _getter(field: Field) -> Callable[[Any], Any]:
+    return field if callable(field) else lambda row: row.get(field)
+
+
 def groups(rows: Iterable[T], by: Sequence[str] | Callable[[T], Any]) -> dict[Any, list[T]]:
     """Rows grouped by the values of some fields, or any objects by a function."""
+
+    def key(row: T) -> Any:
+        values = (cast(Row, row).get(name) for name in cast(Sequence[str], by))
+        return tuple(json.dumps(value) if isinstance(value, list | dict) else value for value in values)
+
     found: dict[Any, list[T]] = {}
     for row in rows:
-        key = by(row) if callable(by) else tuple(_hashable(cast(Row, row).get(name)) for name in by)
-        found.setdefault(key, []).append(row)
+        found.setdefault(by(row) if callable(by) else key(row), []).append(row)
     return found
 
 
@@ -91,27 +97,15 @@ def means(rows: Iterable[Row], by: Sequence[str] | Callable[[Row], Any]) -> list
     return found
 
 
-def _hashable(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list | dict) else value
-
-
-def pivot(rows: Iterable[Row], by: Sequence[str], across: str | Callable[[Row], Any]) -> list[Row]:
+def pivot(rows: Iterable[Row], by: Sequence[str], across: Field) -> list[Row]:
     """One line per value of `by`; field V is the row across = V."""
-    lines: dict[tuple[Any, ...], dict[Any, Any]] = {}
-    for row in rows:
-        line = lines.setdefault(tuple(_hashable(row.get(name)) for name in by), {name: row.get(name) for name in by})
-        line[row.get(across) if isinstance(across, str) else across(row)] = row
-    return list(lines.values())
+    key = _getter(across)
+    return [{**{name: own[0].get(name) for name in by}, **{key(row): row for row in own}} for own in groups(rows, by).values()]
 
 
-def cell(key: Any, value: str | Callable[[Row], Any]) -> Callable[[Row], Any]:
+def cell(key: Any, value: Field) -> Callable[[Row], Any]:
     """A column of a pivoted table: a field of a key's row."""
-
-    def find(line: Row) -> Any:
-        row = line.get(key)
-        return row if row is None else row.get(value) if isinstance(value, str) else value(row)
-
-    return find
+    return lambda line: None if line.get(key) is None else _getter(value)(line[key])
 
 
 def melt(rows: Iterable[Row], measures: Mapping[str, str]) -> list[Row]:
@@ -132,28 +126,23 @@ def mean_std(values: Iterable[float], form: str) -> str:
 
 
 class Column(NamedTuple):
-    """One column of a table; a missing value is an empty cell.
-
-    value: a field of the row, or a function of it. format: of a number, after the factor `scale`.
-    """
+    """A column of a table: a field's format, after a factor; nothing if missing."""
 
     heading: str
-    value: str | Callable[[Any], Any]
+    value: Field
     format: str = ""
     scale: float | None = None
     bold: bool = False
 
     def cell(self, row: Any) -> str:
         """The text of a row's cell."""
-        value = row.get(self.value) if isinstance(self.value, str) else self.value(row)
-        if value is None or value == "":
-            return ""
-        if isinstance(value, str):
-            return value
+        value = _getter(self.value)(row)
+        if value is None or isinstance(value, str):
+            return value or ""
         return format(value if self.scale is None else value * self.scale, self.format)
 
 
-def markdown_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> list[str]:
+def markdown_table(columns: Sequence[Column], rows: Iterable[Row]) -> list[str]:
     """The lines of a Markdown table, with an empty line before and after it."""
     lines = [[column.heading for column in columns]]
     for row in rows:
@@ -163,7 +152,7 @@ def markdown_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]])
     return ["", heading, "|" + "---|" * len(columns), *others, ""]
 
 
-def rich_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, title: str = "") -> rich.table.Table:
+def rich_table(columns: Sequence[Column], rows: Iterable[Row], *, title: str = "") -> rich.table.Table:
     """The same table for the terminal; `**x**` is bold x."""
     table = rich.table.Table(title=title or None, title_justify="left")
     for column in columns:
@@ -174,39 +163,36 @@ def rich_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, 
     return table
 
 
-STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.25,
-    "figure.constrained_layout.use": True,
-    "savefig.dpi": 150,
+_style: dict[Any, Any] = {
+    **{"font.size": 10, "figure.constrained_layout.use": True, "savefig.dpi": 150},
+    **{"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.alpha": 0.25},
 }
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")  # safe for colour-blind readers
-FEW = 12  # points of a line with markers, and values on a log axis with one tick each
+_few = 12  # points of a line with markers, and values on a log axis with one tick each
 
 
 @contextlib.contextmanager
 def figure(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float], **options: Any) -> Iterator[np.ndarray]:
     """A figure in the project's style, written to `path`; yields the axes.
 
-    Log axes with values that have no logarithm become symmetrical log axes. size: inches. options: of matplotlib's `subplots`.
+    Log axes with values that have no logarithm become symmetrical, and axes without data are not shown. size: inches. options:
+    of matplotlib's `subplots`.
     """
     import matplotlib
     import matplotlib.pyplot as plt  # half a second, which commands that draw nothing need not wait for
     from matplotlib.ticker import AutoLocator
 
     matplotlib.use("Agg")
-    with plt.rc_context(STYLE), warnings.catch_warnings():
+    with plt.rc_context(_style), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Data has no positive values")  # _show_zeros changes the scale
         fig, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, **options)
         try:
             yield axes
             for ax in axes.flat:
+                if not ax.has_data():
+                    ax.axis("off")
                 _show_zeros(ax)
-                numbers = np.concatenate([np.asarray(line.get_xdata(), float) for line in ax.get_lines()] or [np.zeros(0)])
+                numbers = np.concatenate([np.zeros(0), *(np.asarray(line.get_xdata(), float) for line in ax.get_lines())])
                 locator = ax.xaxis.get_major_locator()
                 if isinstance(locator, AutoLocator) and len(np.unique(numbers)) > 2 and not (numbers % 1).any():
                     locator.set_params(integer=True)  # such as layers
@@ -216,11 +202,15 @@ def figure(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, fl
             plt.close(fig)
 
 
-def shared_legend(axes: np.ndarray, **options: Any) -> None:
-    """One small legend for all panels, with each label once."""
-    labelled = [ax.get_legend_handles_labels() for ax in axes.flat]
-    handles = {name: handle for handles, names in labelled for handle, name in zip(handles, names, strict=True)}
-    axes.flat[0].figure.legend(handles.values(), handles.keys(), fontsize=8, frameon=False, **options)
+def _show_zeros(ax: Any) -> None:
+    """Make a log axis linear near 0 if its lines reach 0."""
+    for n, which in enumerate("xy"):
+        lines = [line for line in ax.get_lines() if line.get_transform().contains_branch_seperately(ax.transData)[n]]
+        data = np.concatenate([np.zeros(0), *(np.asarray(line.get_data()[n], float) for line in lines)])
+        if getattr(ax, f"get_{which}scale")() == "log" and (data <= 0).any():
+            positive = data[(data > 0) & np.isfinite(data)]
+            set_scale = getattr(ax, f"set_{which}scale")
+            set_scale("symlog", linthresh=positive.min()) if len(positive) else set_scale("linear")
 
 
 def log_ticks(ax: Any, which: str = "y", places: Collection[float] = ()) -> None:
@@ -230,41 +220,24 @@ def log_ticks(ax: Any, which: str = "y", places: Collection[float] = ()) -> None
     low, high = getattr(ax, f"get_{which}lim")()
     decades, axis = np.log10(high / low) if low > 0 else np.inf, getattr(ax, f"{which}axis")
     subs = (1, 1.5, 2, 3, 5, 7) if decades < 1.2 else (1, 2, 5) if decades < 2.5 else (1, 3) if decades < 4 else (1,)
-    few = 0 < len(places) <= FEW and all(float(f"{x:.4g}") == x for x in places)
+    few = 0 < len(places) <= _few and all(float(f"{x:.4g}") == x for x in places)
     axis.set_major_locator(FixedLocator(sorted(places)) if few else LogLocator(subs=subs))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
-def _show_zeros(ax: Any) -> None:
-    """Make a log axis linear near 0 if its lines reach 0."""
-    for n, axis in enumerate((ax.xaxis, ax.yaxis)):
-        lines = [line for line in ax.get_lines() if line.get_transform().contains_branch_seperately(ax.transData)[n]]
-        data = np.concatenate([np.asarray(line.get_data()[n], float) for line in lines] or [np.zeros(0)])
-        if axis.get_scale() != "log" or not (data <= 0).any():
-            continue
-        positive = data[(data > 0) & np.isfinite(data)]
-        set_scale = (ax.set_xscale, ax.set_yscale)[n]
-        set_scale("symlog", linthresh=positive.min()) if len(positive) else set_scale("linear")
-
-
 View = Callable[[Results], list[str]]
-# Fields of rows, a function of results, or rows.
-Select = Mapping[str, Any] | Callable[[Results], Iterable[Row]] | Sequence[Row]
-Field = str | Callable[[Row], Any]
-ALL: Mapping[str, Any] = {}
+Select = Mapping[str, Any] | Callable[[Results], Iterable[Row]] | Sequence[Row]  # fields of rows, a function, or rows
 
 
-def selected(rows: Select, results: Results) -> list[Row]:
+def _selected(rows: Select, results: Results) -> list[Row]:
     """The rows of a view."""
-    if isinstance(rows, Mapping):
-        return where(results.rows, **rows)
-    return list(rows(results) if callable(rows) else rows)
+    return where(results.rows, **rows) if isinstance(rows, Mapping) else [*(rows(results) if callable(rows) else rows)]
 
 
-def picture(results: Results, name: str, caption: str = "") -> list[str]:
+def _picture(name: str) -> list[str]:
     """The Markdown lines of figures/NAME.png."""
-    return [f"![{caption or name.replace('_', ' ')}](figures/{name}.png)", ""]
+    return [f"![{name.replace('_', ' ')}](figures/{name}.png)", ""]
 
 
 class Table(NamedTuple):
@@ -280,42 +253,36 @@ class Table(NamedTuple):
 
     def __call__(self, results: Results) -> list[str]:
         """The table in Markdown."""
-        rows = selected(self.rows, results)
-        return [*markdown_table(self._columns(rows), rows), *([self.note, ""] if self.note else [])] if rows else []
+        columns, rows = self._content(results)
+        return [*markdown_table(columns, rows), *([self.note, ""] if self.note else [])] if rows else []
 
-    def terminal(self, results: Results, title: str = "") -> rich.table.Table:
+    def terminal(self, results: Results) -> rich.table.Table:
         """The table for the terminal."""
-        rows = selected(self.rows, results)
-        return rich_table(self._columns(rows), rows, title=title)
+        return rich_table(*self._content(results))
 
     def with_columns(self, headings: Sequence[str]) -> "Table":
         """The same table with these columns only, without note."""
-        return self._replace(columns=lambda rows: [c for c in self._columns(rows) if c.heading in headings], note="")
+        return Table(lambda rows: [column for column in self._columns(rows) if column.heading in headings], self.rows)
 
     def _columns(self, rows: list[Row]) -> Sequence[Column]:
-        columns = self.columns(rows) if callable(self.columns) else self.columns or [Column(name, name) for name in rows[0]]
-        return [column for column in columns if not rows or any(map(column.cell, rows))]
+        return self.columns(rows) if callable(self.columns) else self.columns or [Column(name, name) for name in rows[0]]
+
+    def _content(self, results: Results) -> tuple[list[Column], list[Row]]:
+        rows = _selected(self.rows, results)
+        return [column for column in self._columns(rows) if any(map(column.cell, rows))] if rows else [], rows
 
 
 def pivot_table(
-    by: Sequence[Column],
-    across: str,
-    value: Field,
-    form: str = "",
-    *,
-    scale: float | None = None,
-    heading: str = "{}",
-    rows: Select = ALL,
-    note: str = "",
+    by: Sequence[Column], across: str, value: Field, form: str = "", *, heading: str = "{}", rows: Select = (), **column: Any
 ) -> Table:
     """A table with a line per `by` and a column per `across`."""
-    fields = [str(column.value) for column in by]
+    fields = [str(one.value) for one in by]
 
     def columns(lines: list[Row]) -> list[Column]:
         keys = dict.fromkeys(key for line in lines for key in line if key not in fields)
-        return [*by, *(Column(heading.format(key), cell(key, value), form, scale) for key in keys)]
+        return [*by, *(Column(heading.format(key), cell(key, value), form, **column) for key in keys)]
 
-    return Table(columns, lambda results: pivot(selected(rows, results), fields, across), note)
+    return Table(columns, lambda results: pivot(_selected(rows or {}, results), fields, across))
 
 
 class Section(NamedTuple):
@@ -324,15 +291,11 @@ class Section(NamedTuple):
     title: str
     views: Sequence[View]
     rows: Mapping[str, Any] = {}
-    note: str = ""
 
     def __call__(self, results: Results) -> list[str]:
         """The lines of the section."""
         own = results.where(**self.rows)
-        if not own.rows:
-            return []
-        lines = [line for view in self.views for line in view(own)]
-        return [f"## {self.title}", "", *([self.note, ""] if self.note else []), *lines]
+        return [f"## {self.title}", "", *(line for view in self.views for line in view(own))] if own.rows else []
 
 
 class Lines(NamedTuple):
@@ -343,8 +306,7 @@ class Lines(NamedTuple):
 
     name: of the figure's file. rows: values of fields that select rows, or a function of the results. styles: options of
     matplotlib's `plot` by hue. axes, by_panel: of `ax.set`, for all panels and by title. size: inches of a panel.
-    finish: called with the axes, [rows, panels], before the figure is saved. row: one row of panels per value.
-    legend: "below" or "right" of all panels, for one legend instead of one per panel.
+    row: one row of panels per value. legend: "below" or "right" of all panels, for one legend instead of one per panel.
     """
 
     name: str
@@ -358,77 +320,63 @@ class Lines(NamedTuple):
     by_panel: Mapping[Any, Mapping[str, Any]] = {}
     size: tuple[float, float] = (4.4, 3.4)
     sharey: bool = False
-    finish: Callable[[np.ndarray], Any] | None = None
-    caption: str = ""
     row: Field = ""
     legend: str = ""
 
     def __call__(self, results: Results) -> list[str]:
         """Draw the figure, and the line that shows it."""
-        rows = selected(self.rows, results)
+        rows, x, hue = _selected(self.rows, results), _getter(self.x), _getter(self.hue)
         if not rows:
             return []
-        grid = [groups(own, lambda row: _of(row, self.panel)) for own in groups(rows, lambda row: _of(row, self.row)).values()]
-        columns, (width, height) = max(map(len, grid)), self.size
-        size = width * columns + 1.6 * (self.legend == "right"), height * len(grid)
-        styles = self._styles(rows)
+        free = itertools.cycle({"linestyle": line, "color": colour} for line in ("-", ":", "-.") for colour in COLOURS)
+        styles: dict[Any, dict[str, Any]] = {}
+        for name in dict.fromkeys(map(hue, rows)):  # the same in all panels
+            own = self.styles.get(name, {})
+            styles[name] = {"label": str(name) if self.hue else None, **({} if "color" in own else next(free)), **own}
+        grid = [groups(own, _getter(self.panel)) for own in groups(rows, _getter(self.row)).values()]
+        columns = max(map(len, grid))
+        size = self.size[0] * columns + 1.6 * (self.legend == "right"), self.size[1] * len(grid)
+        labels = ["" if callable(field) else field.replace("_", " ") for field in (self.x, self.y)]
         path = results.path / "figures" / f"{self.name}.png"
         with figure(path, len(grid), columns, size=size, sharey="row" if self.sharey else False) as axes:
             for line, panels in zip(axes, grid, strict=True):
-                for ax in line[len(panels) :]:
-                    ax.axis("off")
                 for ax, (title, own) in zip(line, panels.items(), strict=False):
-                    self._draw(ax, own, styles)
-                    labels = {"xlabel": _label(self.x), "ylabel": _label(self.y) if ax is line[0] else "", "title": title or ""}
-                    ax.set(**{**labels, **self.axes, **self.by_panel.get(title, {})})
+                    for name, some in groups(own, hue).items():
+                        self._draw(ax, some, styles[name], self.styles.get(name, {}))
+                    texts = {"xlabel": labels[0], "ylabel": labels[1] if ax is line[0] else "", "title": title or ""}
+                    ax.set(**{**texts, **self.axes, **self.by_panel.get(title, {})})
                     if self.sharey and ax is not line[0]:
                         ax.set_ylabel("")
                     if ax.get_xscale() == "log":
-                        log_ticks(ax, "x", {x for row in own if isinstance(x := _of(row, self.x), int | float)})
+                        log_ticks(ax, "x", {at for row in own if isinstance(at := x(row), int | float)})
                     if ax.get_yscale() == "log":
                         log_ticks(ax)
                     if ax.get_legend_handles_labels()[0] and not self.legend:
                         ax.legend(fontsize=8, frameon=False)
-            if self.legend == "below":
-                shared_legend(axes, loc="outside lower center", ncols=max(2, round(size[0] / 2.2)))
-            if self.legend == "right":
-                shared_legend(axes, loc="outside right upper", ncols=1)
-            if self.finish:
-                self.finish(axes)
-        return picture(results, self.name, self.caption)
+            if self.legend:
+                labelled = [pair for ax in axes.flat for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
+                handles = {name: handle for handle, name in labelled}  # each label once
+                place = {"loc": "outside right upper"}
+                if self.legend == "below":
+                    place = {"loc": "outside lower center", "ncols": max(2, round(size[0] / 2.2))}
+                axes.flat[0].figure.legend(handles.values(), handles.keys(), fontsize=8, frameon=False, **place)
+        return _picture(self.name)
 
-    def _styles(self, rows: list[Row]) -> dict[Any, dict[str, Any]]:
-        """Options of `plot` by hue, the same in all panels."""
-        hues = dict.fromkeys(_of(row, self.hue) for row in rows)
-        lines = [{"linestyle": line, "color": colour} for line in ("-", ":", "-.") for colour in COLOURS]
-        free = itertools.cycle(lines)
-        return {
-            hue: {"label": str(hue) if self.hue else None, **({} if "color" in own else next(free)), **own}
-            for hue in hues
-            for own in [self.styles.get(hue, {})]
-        }
-
-    def _draw(self, ax: Any, rows: list[Row], styles: Mapping[Any, Mapping[str, Any]]) -> None:
-        for hue, own in groups(rows, lambda row: _of(row, self.hue)).items():
-            placed = [row for row in own if _of(row, self.x) is not None]
-            if levels := [_of(row, self.y) for row in own if _of(row, self.x) is None]:
-                style = {**styles[hue], "linestyle": "--", "linewidth": 1, **self.styles.get(hue, {})}
-                number = "" if self.legend == "right" else f" {np.mean(levels):.4g}"  # which differs between panels
-                ax.axhline(float(np.mean(levels)), **{**style, "label": f"{style['label']}{number}"})
-            if placed:
-                xs, (low, mean, high) = band(placed, self.x, self.y)
-                style = {"marker": "o" if len(xs) <= FEW else "", "markersize": 4, **styles[hue]}
-                ax.plot(xs, mean, **({"marker": "o"} if len(xs) == 1 else {}) | style)
-                if (high > low).any():
-                    ax.fill_between(xs, low, high, color=style.get("color"), alpha=0.2, linewidth=0)
-
-
-def band(rows: Iterable[Row], x: Field, y: Field) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct x of rows; least, mean and greatest number at each."""
-    by_x = groups(rows, lambda row: _of(row, x))
-    numbers = {at: np.concatenate([np.atleast_1d(np.array(_of(row, y), float)) for row in own]) for at, own in by_x.items()}
-    ordered = sorted(numbers) if all(isinstance(at, int | float) for at in numbers) else list(numbers)
-    return np.array(ordered), np.array([[f(numbers[at]) for at in ordered] for f in (np.min, np.mean, np.max)])
+    def _draw(self, ax: Any, rows: list[Row], style: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        """One line, with its band and level."""
+        x, y = _getter(self.x), _getter(self.y)
+        by_x = groups((row for row in rows if x(row) is not None), x)
+        if levels := [y(row) for row in rows if x(row) is None]:
+            number = "" if self.legend == "right" else f" {np.mean(levels):.4g}"  # which differs between panels
+            look = {**style, "linestyle": "--", "linewidth": 1, **given, "label": f"{style['label']}{number}"}
+            ax.axhline(float(np.mean(levels)), **look)
+        if by_x:
+            numbers = {at: np.concatenate([np.atleast_1d(np.array(y(row), float)) for row in own]) for at, own in by_x.items()}
+            places = sorted(numbers) if all(isinstance(at, int | float) for at in numbers) else list(numbers)
+            low, mean, high = np.array([[f(numbers[at]) for at in places] for f in (np.min, np.mean, np.max)])
+            ax.plot(np.array(places), mean, **{"marker": "o" if len(places) <= _few else "", "markersize": 4, **style})
+            if (high > low).any():
+                ax.fill_between(np.array(places), low, high, color=style.get("color"), alpha=0.2, linewidth=0)
 
 
 class Texts(NamedTuple):
@@ -454,7 +402,6 @@ class Images(NamedTuple):
 
     def __call__(self, results: Results) -> list[str]:
         """Draw the figure, and the line that shows it."""
-
         grid = self.grid(results)
         if not grid:
             return []
@@ -462,8 +409,6 @@ class Images(NamedTuple):
         size = (2.6 * wide, 2.6 * len(grid))
         with figure(results.path / "figures" / f"{self.name}.png", len(grid), wide, size=size) as axes:
             for row, (label, matrices) in zip(axes, grid.items(), strict=True):
-                for ax in row[len(matrices) :]:
-                    ax.axis("off")
                 for ax, (title, values) in zip(row, matrices.items(), strict=False):
                     limit = max(1e-12, float(np.abs(values).max()))
                     image = ax.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit)
@@ -472,12 +417,4 @@ class Images(NamedTuple):
                     ax.figure.colorbar(image, ax=ax, shrink=0.75)
                     ax.set_title("" if isinstance(title, int) else title, fontsize=9)
                 row[0].set_ylabel(label, fontsize=9)
-        return picture(results, self.name)
-
-
-def _of(row: Row, field: Field) -> Any:
-    return field(row) if callable(field) else row.get(field)
-
-
-def _label(field: Field) -> str:
-    return "" if callable(field) else field.replace("_", " ")
+        return _picture(self.name)

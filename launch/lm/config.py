@@ -7,16 +7,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from jexplicit.lm.core.names import Features, FitOptions, History, Method
 from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
 from jexplicit.runs.files import local_path
-from launch.kit.command import Preset
-from launch.shared.flags import Run, Text
+from launch.kit.command import Preset, Run, Text
 
 # What a finished run may be continued with: more models, samples or a test text.
-_models = ("methods", "features", "radius", "history")
-GROWING = (*_models, "samples", "train_sample", "dev_sample", "test")
+GROWING = ("methods", "features", "radius", "history", "samples", "train_sample", "dev_sample", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Models(Text, Run):
+class _Models(Text, Run):
     """The text, and the models of it."""
 
     GROUPS: ClassVar = {"corpus": "text", "features": "models"}
@@ -56,7 +54,7 @@ class Models(Text, Run):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(FitOptions, Models):
+class Config(FitOptions, _Models):
     """Fit language models from counts, and evaluate them."""
 
     GROUPS: ClassVar = {"train_sample": "measurements", "devices": "machine", "coordinator": "processes", "dry_run": "run"}

@@ -1,60 +1,57 @@
-"""The whole job of launch.lm, from flags to report."""
+"""The whole job of launch.lm, from flags to report.
+
+It reads the text, counts it, measures every model, and tests the chosen ones; or it makes a forecast.
+"""
 
 import functools
+import hashlib
+import itertools
+import os
 import shlex
+import shutil
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, Integer, Real
 from rich.markup import escape
 
-from jexplicit.counts.pairs import count
-from jexplicit.data.contexts import PAD
-from jexplicit.data.corpora import TextSizes, about_corpus
-from jexplicit.data.shards import count_tokens
-from jexplicit.lm.checkpoints import FROM_COUNTS, load_row, model_rows
-from jexplicit.lm.core.names import FitOptions
+from jexplicit.counts.pairs import Counts, count, count_sparse
+from jexplicit.counts.tables import read_tables
+from jexplicit.data import corpora
+from jexplicit.data.contexts import PAD, contexts, distinct_contexts
+from jexplicit.data.corpora import Corpus, Documents, TextSizes, about_corpus, check_reading, files_documents, split_at_end
+from jexplicit.data.inputs import list_files
+from jexplicit.data.shards import TokenizedCorpus, count_tokens, read_shards, read_sizes, tokenize_corpus
+from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
+from jexplicit.lm import checkpoints, evaluation
+from jexplicit.lm.core.model import LanguageModel, is_token_model, sampled_positions
+from jexplicit.lm.core.names import Features, FitOptions, label
 from jexplicit.lm.counted.contexts import window_of
-from jexplicit.lm.evaluation import unknown_share
-from jexplicit.lm.fits.fit import ONE_DEVICE, OPTIONS
-from jexplicit.lm.generation import generate_text
+from jexplicit.lm.counted.model import CONTEXTS, contexts_name, contexts_radius, fit_bytes
+from jexplicit.lm.counted.reading import AnyModel
+from jexplicit.lm.fits.fit import ONE_DEVICE, OPTIONS, ORDER, choose_tables, fit_model
+from jexplicit.lm.fits.gradient import kkt_residual
+from jexplicit.lm.rows import target_counts, with_targets
+from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.training import optax_optimizer
+from jexplicit.runs import devices
 from jexplicit.runs.bounds import refuses
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import (
-    barrier,
-    check_equal_across_processes,
-    check_process,
-    data_mesh,
-    is_first,
-    join,
-    lock_run_folder,
-    request_devices,
-)
-from jexplicit.runs.files import parse_bytes, write_json
-from jexplicit.runs.progress import console, print_hint
-from launch.kit.command import as_typed
+from jexplicit.runs.files import host_bytes, parse_bytes, peak_bytes, trim_heap, write_json
+from jexplicit.runs.progress import console, print_hint, show, si_format, stage
+from launch.kit.command import as_typed, check_text
 from launch.kit.experiment import Experiment, Part, RunFolder
+from launch.kit.views import Column, Row, groups, rich_table, where
 from launch.lm.config import GROWING, PRESETS, Config
-from launch.lm.forecast import forecast
-from launch.lm.models import (
-    ModelRun,
-    check_fit,
-    check_test_files,
-    count_or_load,
-    kind_of_tables,
-    measure_model,
-    measure_tests,
-    read_tests,
-    read_text,
-    wanted_models,
-)
-from launch.lm.views import VIEWS, repetition
-from launch.shared.flags import check_text
+from launch.lm.views import VIEWS, repetition, scaling_file
 
-_served = (*FROM_COUNTS, "ngram")  # by several processes
+_of_processes = (*checkpoints.FROM_COUNTS, "ngram")  # methods of several processes
+_of_sparse = (*_of_processes, "context-mixing")  # methods that have models of sparse tables
 _unchanged = (Config(out=""), *(preset.config for preset in PRESETS.values()))  # flags that nobody gave
 _given = ("methods", "features", "radius", "history")  # each with a value at least
 
@@ -68,8 +65,8 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     known = kind in (("shards", "tfds") if name else ("docs", "text"))
     yield not known, f"{corpus}: choose docs, text, shards:DIR or tfds:NAME"
     if config.coordinator is not None:
-        check_process(config.coordinator, config.num_processes, config.process_id)
-        yield _beyond("--methods", config.methods, _served, "--coordinator")
+        devices.check_process(config.coordinator, config.num_processes, config.process_id)
+        yield _beyond("--methods", config.methods, _of_processes, "--coordinator")
         alone = "one process measures it; give it to the finished run, --resume --test FILES without --coordinator"
         yield config.test, f"--test {' '.join(config.test)} with --coordinator: {alone}"
     else:
@@ -81,9 +78,9 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
         made = {"--tokenizer": config.tokenizer != "bpe", "--vocab-size": config.vocab_size, "--limit": config.limit}
         flags = " ".join(flag for flag, given in made.items() if given)
         yield flags, f"{flags} with {corpus}: shards are tokenised already; give these flags to launch.shards"
-        yield _beyond("--methods", config.methods, (*_served, "context-mixing"), "--corpus shards:DIR")
+        yield _beyond("--methods", config.methods, _of_sparse, "--corpus shards:DIR")
     check_text(config)
-    check_test_files(config)
+    _check_test_files(config)
     for name in _given:
         yield not getattr(config, name), f"--{name} without a value: give at least one"
     for history in config.history:
@@ -120,27 +117,30 @@ def run(config: Config) -> dict[str, Any]:
     """Measure every model in a run folder, or only a forecast."""
     check(config)
     config = replace(config, corpus="text") if config.train else config
-    request_devices(config.devices)
+    devices.request_devices(config.devices)
     if config.dry_run:
         return forecast(config)
     place = None  # of one of several processes, held until the result is there
     if config.coordinator is not None:
-        place = lock_run_folder(config.out, config.process_id) if config.process_id is not None else None
-        join(config.coordinator, config.num_processes, config.process_id, seconds=config.join_seconds)
-        console.quiet = not is_first()
-        place = place or lock_run_folder(config.out, jax.process_index())
+        place = devices.lock_run_folder(config.out, config.process_id) if config.process_id is not None else None
+        devices.join(config.coordinator, config.num_processes, config.process_id, seconds=config.join_seconds)
+        console.quiet = not devices.is_first()
+        place = place or devices.lock_run_folder(config.out, jax.process_index())
     presented = EXPERIMENT.run(config)
-    if is_first():
+    if devices.is_first():
         said, page = shlex.quote(config.out), shlex.quote(f"{config.out}/explain.html")
-        print_hint(as_typed(f'next: python -m launch.sample --run {said} --history none --prompt "Return the"'))
-        print_hint(as_typed(f'      python -m launch.explain --run {said} --text "the list is sorted" --html {page}'))
+        for line in (
+            f'next: python -m launch.sample --run {said} --history none --prompt "Return the"',
+            f'      python -m launch.explain --run {said} --text "the list is sorted" --html {page}',
+        ):
+            print_hint(as_typed(line))
     del place
     return presented
 
 
 def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     """A part for each model: its row."""
-    mesh = data_mesh(config.devices)
+    mesh = devices.data_mesh(config.devices)
     processes = f"{jax.process_count()} processes of " if config.coordinator else ""
     console.print(f"[bold]language models[/] on {processes}{mesh.size} x {mesh.devices.flat[0].device_kind}")
     if mesh.size > 1 and (alone := [method for method in config.methods if method in ONE_DEVICE]):
@@ -148,12 +148,12 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     if "optimum" in config.methods and max(config.radius) > 1:
         console.print("  optimum: at K = 1 only, where it has a closed form")
     text, source = read_text(config, folder)
-    held = read_tests(config, folder, text.tokenizer)
+    tests = _read_tests(config, folder, text.tokenizer)
     N = text.tokenizer.vocab_size
-    tables = kind_of_tables(config, N)
-    check_fit(config, text)
-    check_equal_across_processes("choice of --tables, as they have other memory,", tables)
-    training, seconds = count_or_load(config, folder, text, mesh, tables)
+    tables = _kind_of_tables(config, N)
+    _check_fit(config, text)
+    devices.check_equal_across_processes("choice of --tables, as they have other memory,", tables)
+    training, seconds = _count_or_load(config, folder, text, mesh, tables)
     sizes = text.dev_sizes._asdict() if text.dev_sizes else dict.fromkeys(TextSizes._fields)  # of shards they may be unknown
     C = training.known_counts(1)[0]
     about = {
@@ -164,19 +164,19 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
         **source,
         "corpus_about": about_corpus(config.corpus),
         **{f"dev_{name}": value for name, value in sizes.items()},
-        "unknown_share": unknown_share(text.dev),
+        "unknown_share": evaluation.unknown_share(text.dev),
         "dev_in_train": text.dev_in_train and text.dev_in_train.documents,
         "dev_bytes_in_train": text.dev_in_train and text.dev_in_train.bytes,
     }
     if note := repetition(about):
         console.print(f"[bold yellow]warning:[/] {note}", soft_wrap=True)
     dev_counts = count(text.dev, radius=1, vocab_size=N, mesh=mesh) if tables == "dense" else None
-    job = ModelRun(config, folder, text, training, mesh, tables, about, dev_counts)
-    for name in wanted_models(config):
-        yield name, functools.partial(measure_model, job, name)
-    barrier("rows")
+    job = _ModelRun(config, folder, text, training, mesh, tables, about, dev_counts)
+    for name in _wanted_models(config):
+        yield name, functools.partial(_measure_model, job, name)
+    devices.barrier("rows")
     training.forget()  # the best models are read again
-    measure_tests(job, held)
+    _measure_tests(job, *tests)
 
 
 def finish(config: Config, folder: RunFolder) -> None:
@@ -186,14 +186,453 @@ def finish(config: Config, folder: RunFolder) -> None:
     """
     samples = []
     if config.samples:
-        rows = model_rows(folder.path)
+        rows = checkpoints.model_rows(folder.path)
         calm = [row for row in rows if not row["history"].startswith("adaptive")] or rows
-        best = load_row(folder.path, min(calm, key=lambda row: row["dev_perplexity"]))
-        key, length = key_of_seed(config.seed), 400 if best.tokenizer.kind == "char" else 40
-        samples = generate_text(key, best.model, best.tokenizer, [""] * config.samples, length, temperature=0.8, top_k=50)
+        best = checkpoints.load_row(folder.path, min(calm, key=lambda row: row["dev_perplexity"]))
+        options: Any = {"length": 400 if best.tokenizer.kind == "char" else 40, "temperature": 0.8, "top_k": 50}
+        samples = best.generate([""] * config.samples, seed=config.seed, **options)
     write_json(folder.path / "samples.json", samples)
     for sample in samples:
         console.print(f"[dim]>[/] {escape(sample[:300])}", soft_wrap=True)
+
+
+def read_corpus(config: Config) -> Corpus[list[str]]:
+    """The documents of the corpus, without the test text."""
+    with stage("reading"):
+        split = "end" if config.split == "dev-test" else config.split
+        options: Any = {"field": config.field, "documents": config.documents, "split": split}
+        corpus = corpora.read_corpus(config.corpus, config.train, config.dev, **options)
+        if config.split == "dev-test":  # a ninth of what is left is a tenth of all
+            train, dev = (Documents(split_at_end, corpus.train, dev=dev, share=1 / 9) for dev in (False, True))
+            corpus = Corpus(corpus.name, train, dev, corpus.source)
+        return (corpus.limit(config.limit) if config.limit else corpus).in_memory()
+
+
+def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[str, Any]]:
+    """Streams of token ids, and their origin as fields of rows."""
+    if config.shards:
+        tokenizer = Tokenizer.load(config.shards / "tokenizer.model")
+        train, dev = (read_shards(config.shards / part) for part in ("train", "dev"))
+        if others := [shards.folder for shards in (train, dev) if shards.tokenizer != tokenizer.sha256]:
+            raise ValueError(f"{others[0]} holds tokens of another tokenizer than its tokenizer.model: write both again")
+        name, sha256, of_all = str(config.shards), train.sha256, train.sha256 + dev.sha256
+        text = TokenizedCorpus(tokenizer, train, dev[:], dev_sizes=read_sizes(config.shards / "dev"))
+    else:
+        corpus = read_corpus(config)
+        name, sha256, of_all = corpus.name, corpus.sha256, corpus.sha256
+        with stage("tokenising", "documents") as progress:
+            text = tokenize_corpus(corpus, config.tokenizer, config.vocab_size, progress=progress)
+    devices.check_equal_across_processes("text", of_all + text.tokenizer.sha256)
+    folder.note_data("text", corpus_sha256=sha256, tokenizer_sha256=text.tokenizer.sha256)
+    if devices.is_first():
+        checkpoints.save_tokenizer(folder.path, text.tokenizer)
+    return text, {"corpus": name, "corpus_sha256": sha256}
+
+
+def _mixing_bytes(config: Config, tokenizer: Tokenizer, counts: np.ndarray) -> int:
+    """About the memory that a fit of context mixing takes; without one, 0."""
+    contexts = CONTEXTS[contexts_name(config.contexts, tokenizer.kind)]
+    return fit_bytes(counts, len(contexts)) if "context-mixing" in config.methods else 0
+
+
+def _kind_of_tables(config: Config, vocab_size: int) -> str:
+    """dense or sparse tables, as the methods, --tables and the memory allow."""
+    memory = parse_bytes(config.memory) if config.memory else host_bytes()
+    auto = choose_tables(config.methods, vocab_size, max(config.radius), memory)
+    tables = auto if config.tables == "auto" else config.tables
+    if tables == "sparse" and (others := set(config.methods) - set(_of_sparse)):
+        remedy = f"these work only with {', '.join(_of_sparse)}; use --tables dense or a smaller --vocab-size"
+        raise ValueError(f"--methods {' '.join(sorted(others))} with sparse tables: {remedy}")
+    return tables
+
+
+def _check_fit(config: Config, text: TokenizedCorpus) -> None:
+    """Refuse text that is too small, or too long for the memory."""
+    if not isinstance(text.train, np.ndarray):
+        return  # shards are too many to look through
+    lengths = np.diff(np.flatnonzero(text.train == PAD)) - 1
+    counts = np.bincount(text.train[text.train != PAD])
+    if len(np.unique(counts)) <= 2:  # 0, and one number
+        raise ValueError(f"a training text of {lengths.sum()} tokens that all occur equally often: give more text")
+    if max(config.radius) > lengths.max():
+        raise ValueError(f"--radius {max(config.radius)}: the longest document has {lengths.max()} tokens; use at most that")
+    needed = _mixing_bytes(config, text.tokenizer, counts)
+    if needed > (budget := parse_bytes(config.memory) if config.memory else host_bytes()):
+        what = f"{lengths.sum():,} tokens takes about {needed / 1e9:.1f} GB and may have {budget / 1e9:.1f} GB"
+        raise ValueError(f"context mixing of {what}: allow more with --memory, or read less with --limit")
+
+
+def _count_or_load(
+    config: Config, folder: RunFolder, text: TokenizedCorpus, mesh: Mesh, kind: str
+) -> tuple[TrainingText, float]:
+    """The text with its counts, new or resumed, and their seconds."""
+    K, N, path, sparse = max(config.radius), text.tokenizer.vocab_size, folder.path, kind == "sparse"
+    shape: Any = {"eos": config.eos, "mesh": mesh, "tokenizer": text.tokenizer}
+    counts: Any = checkpoints.load_counts(path, sparse=sparse) if checkpoints.has_counts(path, sparse=sparse) else ()
+    if len(counts) >= K:
+        seconds = folder.events("count")[-1]["seconds"]
+    else:
+        start = time.perf_counter()
+        place = config.shards / "counts" if config.shards else None  # which launch.beam leaves
+        beside = read_tables(place, tokenizer=text.tokenizer.sha256)[:K] if place and place.is_dir() else ()
+        if 0 < len(beside) < K:
+            console.print(f"  {place} holds offsets 1 to {len(beside)} of the {K} needed: counting again")
+        with stage(f"counting, {kind} tables", "positions") as progress:
+            options: Any = {"radius": K, "vocab_size": N, "progress": progress}
+            if len(beside) >= K:
+                counts = beside if sparse else tuple(C.toarray() for C in beside)
+            elif sparse:
+                counts = count_sparse(text.train, **options)
+            else:
+                memory = parse_bytes(config.memory) if config.memory else None
+                within = devices.within_memory(mesh, memory, 4 * K * N**2, K) if memory else mesh
+                counts = count(text.train, mesh=within, **options)
+        seconds = time.perf_counter() - start
+        about = {"positions": len(text.train) - 1, "radius": K, "peak_bytes": peak_bytes(), "tables": kind}
+        folder.log(event="count", seconds=seconds, **about)
+        checkpoints.save_counts(path, counts)
+    return TrainingText(text.train, N, **{"sparse_counts" if sparse else "counts": counts}, **shape), seconds
+
+
+_positions_one_by_one = 20_000  # of the train perplexity of models that are read position by position
+_once_at_1 = ("delta", "cold", "warm", "optimum")  # at K = 1 Sum and Cat are one model
+
+
+class _ModelRun(NamedTuple):
+    """What every measured model needs."""
+
+    config: Config
+    folder: RunFolder
+    text: TokenizedCorpus
+    training: TrainingText
+    mesh: Mesh
+    tables: str  # dense or sparse
+    about: Row  # fields that all rows share
+    dev_counts: Counts | None  # of dense tables, at K = 1
+
+
+def _wanted_models(config: Config) -> Iterator[dict[str, Any]]:
+    """The fields of all rows of a run, in order."""
+    for method in dict.fromkeys(("unigram", "bigram", *config.methods)):
+        name = {"method": method, "features": "none", "radius": 1, "history": "none"}
+        if method in ("unigram", "bigram"):
+            yield name
+        elif method == "ngram":
+            yield {**name, "radius": ORDER}
+        elif method == "context-mixing":
+            radius = contexts_radius(config.contexts, config.tokenizer)
+            yield from ({**name, "radius": radius, "history": history} for history in config.history)
+        else:
+            radii = [K for K in config.radius if K == 1 or method != "optimum"]  # which has a closed form there alone
+            for features, radius in itertools.product(config.features, radii):
+                yield {**name, "features": features, "radius": radius}
+
+
+def _measure_model(job: _ModelRun, name: dict[str, Any]) -> list[Row]:
+    """Fit, save and evaluate one model."""
+    config, method = job.config, name["method"]
+    if method in _once_at_1 and name["radius"] == 1 and (twins := where(job.folder.rows(), method=method, radius=1)):
+        return [{**twins[0], "peak_bytes": peak_bytes()}]
+    watch = _watch_of(job, name)
+    trim_heap()  # of what was evaluated before
+    fitted = fit_model(method, job.training, _options_of(config, name), watch)
+    model, more = fitted.model, fitted.info
+    if method not in checkpoints.FROM_COUNTS and devices.is_first():
+        checkpoints.save_run_model(job.folder.path, name, model)
+    if method == "explicit" and is_token_model(model):
+        more = more | _measure_scaling(job, model)
+        if {"cold", "warm", "optimum"} & set(config.methods):
+            X, Y = contexts(job.training.in_memory, model.radius, eos=model.eos)  # a sample would measure the sample
+            with stage("KKT residual"):
+                more["kkt_residual"] = kkt_residual(model, X, Y, mesh=job.mesh)
+    measured = _evaluate_model(job, name, model)
+    if watch.checkpoints:
+        shutil.rmtree(watch.checkpoints, ignore_errors=True)  # the model is saved; what it resumed from is needed no longer
+    shared = {"seconds": more["solve_seconds"], "bytes": model.nbytes, "tables": job.tables, **job.about}
+    return [{**measured, **shared, **more, "peak_bytes": peak_bytes()}]
+
+
+def _options_of(config: Config, name: Row) -> Options:
+    """The options of a fit, from the flags and the row."""
+    flags: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(FitOptions)}
+    own = {key: value for key, value in name.items() if key != "method" and value != "none"}
+    return Options(train_sample=config.train_sample or None, seed=config.seed, **(flags | own))
+
+
+def _evaluate_model(job: _ModelRun, name: Row, model: AnyModel) -> Row:
+    """The perplexities of a model on train and dev, and what compares across tokenizers."""
+    config, start = job.config, time.perf_counter()
+    one_by_one, dense = not isinstance(model, LanguageModel), job.tables == "dense"
+    with stage(f"perplexity of {label(name)}", "positions" if one_by_one else "contexts") as progress:
+        shared: Any = {"seed": config.seed, "mesh": job.mesh, "progress": progress}
+        drawn, counts = _positions_one_by_one if one_by_one else config.train_sample, job.training.counts(1) if dense else None
+        train = evaluation.evaluate(model, job.text.train, counts=counts, sample=drawn or None, **shared)
+        drawn = None if dense else config.dev_sample or None
+        dev = evaluation.evaluate(model, job.text.dev, counts=job.dev_counts, sample=drawn, **shared)
+    in_all = evaluation.positions_in_all(job.text.dev, eos=config.eos)  # a sample stands for all of them
+    spelled = evaluation.spelling(job.text.tokenizer, job.text.dev, job.text.dev_sizes)
+    return {
+        "train_perplexity": train.perplexity,
+        "dev_loss": dev.loss,
+        "dev_perplexity": dev.perplexity,
+        "train_positions": train.positions,
+        "dev_positions": dev.positions,
+        **evaluation.comparable_measures(dev.loss * in_all + spelled, job.text.dev_sizes),
+        "eval_seconds": time.perf_counter() - start,
+    }
+
+
+def _watch_of(job: _ModelRun, name: Row) -> Watch:
+    """Progress on the terminal, events, and a folder to resume from."""
+
+    def log(**event: Any) -> None:
+        job.folder.log(**event)
+        if event["event"] in ("epoch", "sweep") and (number := event[event["event"]]):
+            parts = ", ".join(f"{part} {event[f'{part}_perplexity']:.1f}" for part in ("train", "dev"))
+            console.print(f"    {label(name)}: {event['event']} {number}, perplexity {parts}, {event['seconds']:.0f} s")
+
+    place = job.folder.path / "checkpoints" / "fits" / checkpoints.model_name(name)
+    return Watch(stage=stage, log=log, dev=job.text.dev, checkpoints=place, events=job.folder.events)
+
+
+def _measure_scaling(job: _ModelRun, model: LanguageModel) -> dict[str, Any]:
+    """The line of the scaling assumption; the first process saves its points."""
+    config, radius, features = job.config, model.radius, cast(Features, model.features)
+    C = job.training.counts(1)
+    if radius == 1:  # all contexts, and how often each counts
+        n = with_targets(C[0], eos=config.eos).sum(axis=1, dtype=np.int64)
+        X, times = np.flatnonzero(n)[:, None], n[n > 0]
+    else:
+        options: Any = {"eos": config.eos, "sample": config.scaling_sample, "seed": config.seed}
+        draw = functools.partial(sampled_positions, job.text.train, radius, job.training.vocab_size, **options)
+        # Sum and Cat have the same
+        X, times = job.training.once(("contexts of the scaling assumption", radius), lambda: draw()[0]), None
+    f = target_counts(C, eos=config.eos)
+    log_means = log_mean_cooccurrences(model, f, X, times)
+    if devices.is_first():
+        path = job.folder.path / scaling_file(features, radius)
+        path.parent.mkdir(exist_ok=True)
+        np.savez_compressed(path, f=f, log_means=log_means)
+    found = {f"scaling_{name}": value for name, value in fit_scaling(f, log_means)._asdict().items()}
+    return found | {"log_partition_sd": partition_spread(model, X, times)}
+
+
+# The paper's assumptions on real text (Sec. 2.2): mean co-occurrences grow as counts (Eq. 12-14, Fig. 1 left), and partition
+# functions do not depend on the context (Eq. 11).
+
+
+class Scaling(NamedTuple):
+    """The least-squares line `log mean = slope * log f + intercept`, with correlation."""
+
+    slope: float
+    intercept: float
+    correlation: float
+
+
+def log_mean_cooccurrences(
+    model: LanguageModel, f: Real[np.ndarray, " N"], X: Integer[np.ndarray, "M K"], n: Int[np.ndarray, " M"] | None = None
+) -> Float[np.ndarray, " N"]:
+    """`log <E_G[F_i]>`, `<E_G[F_i]> = ((1/M) sum_m prod_d F[d, i]^H[m, d])^(1/K)` (Eq. 11-14).
+
+    As the logits are `log prod_d F[d, i]^H[m, d]` less `(K - 1) log(sum_d F[d, i])`, and `sum_d F[d, i] = K f_i`, it follows
+    from the model's own tables. f: [N] counts of the targets; n: [M] how often each context counts, default once.
+    """
+    K, block = model.radius, 512
+    distinct, n = distinct_contexts(X, ordered=model.ordered) if n is None else (X, n)
+    padding = -len(distinct) % block
+    blocks = np.pad(distinct.astype(np.int32), ((0, padding), (0, 0))).reshape(-1, block, K)
+    log_weights = np.pad(np.log(n / n.sum()), (0, padding), constant_values=-np.inf).reshape(-1, block)
+    log_power_mean = _log_mean_exp_logits(model, blocks, log_weights)
+    column = K * np.maximum(f, 1)  # sum_d F[d, i]
+    return np.asarray((log_power_mean + (K - 1) * np.log(column).astype(log_power_mean.dtype)) / K)
+
+
+def partition_spread(model: LanguageModel, X: Integer[np.ndarray, "M K"], n: Int[np.ndarray, " M"] | None = None) -> float:
+    """The standard deviation of `log Z` over contexts, in nats (0 in Eq. 11)."""
+    distinct, n = distinct_contexts(X, ordered=model.ordered) if n is None else (X, n)
+    log_Z = model.rows.log_partition(distinct).astype(np.float64)
+    return float(np.sqrt(np.cov(log_Z, fweights=n, ddof=0)))
+
+
+def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) -> Scaling:
+    """The least-squares line through `(log f_i, log <E_G[F_i]>)` of outputs seen.
+
+    Example:
+        >>> fit_scaling(np.array([1, 10, 100, 0]), np.log(np.array([2.0, 20.0, 200.0, 7.0]))).slope.__round__(6)
+        1.0
+    """
+    seen = f > 0
+    x, y = np.log(f[seen]), log_means[seen].astype(np.float64)
+    if len(np.unique(x)) < 2 or not np.isfinite(y).all():
+        raise ValueError(f"{len(np.unique(x))} different counts of outputs: a line needs two, and finite means; use more text")
+    slope, intercept = np.polyfit(x, y, 1)
+    return Scaling(float(slope), float(intercept), float(np.corrcoef(x, y)[0, 1]))
+
+
+@jax.jit
+def _log_mean_exp_logits(model: LanguageModel, X: Array, log_weights: Array) -> Array:
+    """`log sum_m w_m exp(logits_m)` per output, over blocks of contexts."""
+
+    def add_block(total, block):
+        x, log_w = block
+        terms = jax.vmap(model.logits)(x) + log_w[:, None].astype(total.dtype)
+        return jnp.logaddexp(total, jax.nn.logsumexp(terms, axis=0)), None
+
+    start = jnp.full(model.vocab_size, -jnp.inf, model.tables[0].dtype)
+    return jax.lax.scan(add_block, start, (X, log_weights))[0]
+
+
+_block = 1000  # predictions of a single document, which is resampled in blocks
+
+
+def _read_tests(config: Config, folder: RunFolder, tokenizer: Tokenizer) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    """Test streams by file, and the text to fit the chosen models on again.
+
+    A resumed run has the same ones.
+    """
+    reading: Any = {"field": config.field, "documents": config.documents}
+    counted = None
+    if config.split == "dev-test":
+        corpus = corpora.read_corpus(config.corpus, config.train, split="end", **reading)
+        counted, test = (encode_documents(tokenizer, list(part)) for part in (corpus.train, corpus.dev))
+        streams = {"the last tenth": test}
+    else:
+        files = _check_test_files(config)
+        inside = os.path.commonpath([os.path.dirname(file) for file in files]) if files else ""
+        texts = {os.path.relpath(file, inside): list(files_documents([file], **reading)) for file in files}
+        streams = {name: encode_documents(tokenizer, documents) for name, documents in texts.items()}
+    if empty := [name for name, stream in streams.items() if not (stream != PAD).any()]:
+        raise ValueError(f"{empty[0]} has no token to predict: take it out of --test")
+    if streams or folder.events("test text"):
+        parts = (part for name, stream in streams.items() for part in (name.encode(), stream.astype(np.int64).tobytes()))
+        folder.note_data("test text", sha256=hashlib.sha256(b"".join(parts)).hexdigest())
+    return streams, counted
+
+
+def _check_test_files(config: Config) -> list[str]:
+    """The files of --test, each once, and new to train and dev."""
+    if not config.test:
+        return []
+    files = list_files(config.test)
+    others = {flag: list_files(getattr(config, flag)) for flag in ("train", "dev") if getattr(config, flag)}
+    for flag, read in others.items():
+        if shared := sorted(set(map(os.path.realpath, files)) & set(map(os.path.realpath, read))):
+            raise ValueError(f"{shared[0]} is in {flag} and in test: remove it from one; a test text is new to every choice")
+    every = [file for read in (*others.values(), files) for file in read]
+    check_reading(every, field=config.field, documents=config.documents)
+    return files
+
+
+def _measure_tests(job: _ModelRun, streams: dict[str, np.ndarray], counted: np.ndarray | None) -> None:
+    """Evaluate the chosen models on every test file not yet measured."""
+
+    def fields_of(losses: Sequence[evaluation.DocumentLosses], *streams: np.ndarray) -> dict[str, Any]:
+        documents = sum(int(np.count_nonzero(stream == PAD)) - 1 for stream in streams)
+        return {
+            **{f"test_{name}": value for name, value in evaluation.loss_fields(losses).items()},
+            "test_documents": documents,
+        }
+
+    for own in groups(job.folder.rows(), ["method", "history"]).values() if streams else ():
+        row = min(own, key=lambda row: row["dev_perplexity"])
+        if "test_loss" in row:
+            continue
+        name = {field: row[field] for field in ("method", "features", "radius", "history") if field in row}
+        if counted is None:
+            model = checkpoints.load_row(job.folder.path, row).model
+        else:  # fitted again, on all text before the test
+            shape: Any = {"radius": max(job.config.radius), "vocab_size": job.training.vocab_size}
+            known = {"sparse_counts": count_sparse(counted, **shape)} if job.tables == "sparse" else {}
+            text = job.training.like(counted, **known)
+            model = fit_model(name["method"], text, _options_of(job.config, name), Watch(stage=stage)).model
+        losses = []
+        for file, stream in streams.items():
+            with stage(f"test of {label(row)}, {file}", "positions") as progress:
+                losses.append(evaluation.document_losses(model, stream, block=_block, mesh=job.mesh, progress=progress))
+            job.folder.log(event="test", **name, file=file, **fields_of(losses[-1:], stream))
+        job.folder.extend_row(dict(row), **fields_of(losses, *streams.values()))
+
+
+# The forecast of --dry-run
+
+_documents = 1_000  # of the part that is tokenised
+_positions = 20_000  # of the part that is fitted on
+_pair_bytes = 12  # of a pair in sparse counts: two ids and a number
+_stored_bytes = 3  # of a pair that occurs, in a checkpoint of dense counts, which is compressed
+_passes = {"iterative-scaling": "sweeps", "cold": "epochs", "warm": "epochs"}  # options with the passes that a fit makes
+_fixed = ("unigram", "bigram", "explicit", "log-linear")  # solved from counts: not longer for more text
+
+
+def forecast(config: Config) -> dict[str, Any]:
+    """Estimate, show the estimate as a table, and return it."""
+    if config.shards:
+        shards, seconds = read_shards(config.shards / "train"), 0.0
+        tokenizer, stream = Tokenizer.load(config.shards / "tokenizer.model"), shards[: min(len(shards), 50 * _positions)]
+        documents, tokens = shards.documents, len(shards)
+    else:
+        texts = read_corpus(config).train
+        documents, step = len(texts), max(1, len(texts) // _documents)
+        while True:
+            part, start = texts[::step], time.perf_counter()
+            try:
+                tokenizer = make_tokenizer(config.tokenizer, part, config.vocab_size)
+                break
+            except ValueError:  # a vocabulary that this part is too small for
+                if (step := step // 2) == 0:
+                    raise
+        stream = encode_documents(tokenizer, part)
+        share = sum(map(len, texts)) / max(sum(map(len, part)), 1)
+        tokens, seconds = int(len(stream) * share), (time.perf_counter() - start) * share
+    N = tokenizer.vocab_size
+    kind, K = _kind_of_tables(config, N), max(config.radius)
+    ends = np.flatnonzero(stream == PAD)[1:]
+    end = int(ends[min(np.searchsorted(ends, _positions), len(ends) - 1)])  # whole documents, if they are not long
+    stream = np.append(stream[: min(end, 2 * _positions)], stream[:1])
+    grows, start = tokens / len(stream), time.perf_counter()
+    tables = count_sparse(stream, radius=K, vocab_size=N)
+    counting = (time.perf_counter() - start) * grows
+    pairs = sum(table.nnz for table in tables) * grows**0.7  # Heaps' law: distinct pairs grow more slowly than text
+    table_bytes = _pair_bytes * pairs if kind == "sparse" else 4 * K * N**2
+    models = list(_wanted_models(config))
+    shape: Any = {"eos": config.eos, "tokenizer": tokenizer, "sparse_counts": tables if kind == "sparse" else ()}
+    fitting = sum(_model_seconds(config, name, TrainingText(stream, N, **shape), tokens) for name in models)
+    saved = sum(name["method"] not in checkpoints.FROM_COUNTS for name in models)
+    memory = devices.RUNTIME_BYTES + (6 if kind == "dense" else 3) * table_bytes + 4 * tokens
+    found = {
+        "documents": documents,
+        "tokens": tokens - documents - 1,  # without <pad>
+        "vocab_size": N,
+        "tables": kind,
+        "memory_bytes": max(memory, _mixing_bytes(config, tokenizer, (grows * np.bincount(stream)).astype(int))),
+        "disk_bytes": saved * table_bytes + (_pair_bytes if kind == "sparse" else _stored_bytes) * pairs,
+        "tokenising_seconds": seconds,
+        "counting_seconds": counting,
+        "models_seconds": fitting,
+        "seconds": seconds + counting + fitting,
+    }
+    columns = Column("", lambda row: row[0].replace("_", " ")), Column("estimate", lambda row: row[1])
+    rows: Any = [(name, value if isinstance(value, str) else si_format(value)) for name, value in found.items()]
+    show(rich_table(columns, rows, title="a forecast; nothing is written"))
+    return found
+
+
+def _model_seconds(config: Config, name: Row, text: TrainingText, tokens: int) -> float:
+    """Seconds to fit and evaluate the whole text, from a part."""
+    method, stream, seconds = name["method"], text.in_memory, []
+    passes = _passes.get(method)
+    options = replace(_options_of(config, name), **({passes: 1} if passes else {}))
+    for _ in range(2):  # the second time without compilation
+        start = time.perf_counter()
+        text.forget()
+        model = fit_model(method, text, options, Watch(dev=stream)).model
+        middle = time.perf_counter()
+        evaluation.evaluate(model, stream)
+        seconds.append((middle - start, time.perf_counter() - middle))
+    (first_fit, first_reading), (fitted, read) = seconds
+    compiling = max(0.0, first_fit - fitted) + max(0.0, first_reading - read)
+    longer = (getattr(config, passes) if passes else 1) * (1.0 if method in _fixed else tokens / len(stream))
+    drawn = tokens if name["radius"] == 1 else min(tokens, config.train_sample or tokens) + tokens / 10
+    return compiling + fitted * longer + read * drawn / len(stream)
 
 
 EXPERIMENT = Experiment("lm", Config, measure, VIEWS, PRESETS, extend=GROWING, title="Language models", after=finish)

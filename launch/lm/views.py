@@ -8,21 +8,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.ticker import NullLocator
 
 from jexplicit.lm.core.names import label
-from launch.kit.views import (
-    Column,
-    Lines,
-    Results,
-    Row,
-    Section,
-    Table,
-    Texts,
-    View,
-    cell,
-    figure,
-    melt,
-    picture,
-    pivot,
-)
+from launch.kit.views import Column, Lines, Results, Row, Section, Table, Texts, View, cell, figure, melt, pivot, where
 
 _much = 0.01  # of the dev documents in train: worth a warning
 _parts = {"train_perplexity": "train", "dev_perplexity": "dev"}
@@ -60,23 +46,14 @@ def _model(row: Row) -> str:
 _test = (Column("test nats", "test_loss", ".4f"), Column("±", "test_loss_se", ".4f"))
 RESULTS = Table(
     [
-        Column("model", label),
-        Column("train", "train_perplexity", ".1f"),
-        Column("dev", "dev_perplexity", ".1f"),
+        *(Column("model", label), Column("train", "train_perplexity", ".1f"), Column("dev", "dev_perplexity", ".1f")),
         Column("nats", lambda row: np.log(row["dev_perplexity"]), ".4f"),
-        Column("bits per byte", "bits_per_byte", ".3f"),
-        Column("word perplexity", "word_perplexity", ",.1f"),
-        Column("test", "test_perplexity", ".1f"),
-        *_test,
-        Column("fitted numbers", "scalars", "d"),
-        Column("held out", "held_out_perplexity", ",.1f"),
-        Column("positions", "train_positions", ","),
-        Column("MB", "bytes", ",.1f", scale=1e-6),
-        Column("solve s", "solve_seconds", ".2f"),
-        Column("eval s", "eval_seconds", ".2f"),
-        Column("best epoch", "best_epoch", "d"),
-        Column("KKT residual", "kkt_residual", ".4f"),
-        Column("slope", "scaling_slope", ".3f"),
+        *(Column("bits per byte", "bits_per_byte", ".3f"), Column("word perplexity", "word_perplexity", ",.1f")),
+        *(Column("test", "test_perplexity", ".1f"), *_test, Column("fitted numbers", "scalars", "d")),
+        *(Column("held out", "held_out_perplexity", ",.1f"), Column("positions", "train_positions", ",")),
+        *(Column("MB", "bytes", ",.1f", 1e-6), Column("solve s", "solve_seconds", ".2f")),
+        *(Column("eval s", "eval_seconds", ".2f"), Column("best epoch", "best_epoch", "d")),
+        *(Column("KKT residual", "kkt_residual", ".4f"), Column("slope", "scaling_slope", ".3f")),
         Column("spread of log Z", "log_partition_sd", ".2f"),
     ],
     note="""\
@@ -88,20 +65,12 @@ partition functions that do not depend on the context (Eq. 11).""",
 )
 TESTS = Table(
     [
-        Column("model", label),
-        Column("file", "file"),
-        Column("documents", "test_documents", ","),
-        Column("positions", "test_positions", ","),
-        Column("perplexity", "test_perplexity", ".1f"),
-        *_test,
+        *(Column("model", label), Column("file", "file"), Column("documents", "test_documents", ",")),
+        *(Column("positions", "test_positions", ","), Column("perplexity", "test_perplexity", ".1f"), *_test),
     ],
     lambda results: results.events("test", "method", "features", "radius", "history", "file"),
     note="The test text by file, each of which is a text of its own.",
 )
-
-
-def _epochs(results: Results) -> list[Row]:
-    return results.events("epoch", "method", "features", "radius", "epoch")
 
 
 def _of_methods(lines: list[Row]) -> Sequence[Column]:
@@ -113,36 +82,30 @@ def _of_methods(lines: list[Row]) -> Sequence[Column]:
     return [Column("model", "model"), epochs, *(Column(method, cell(method, pair)) for method in methods), delta]
 
 
+_compared = {"method": ("explicit", *_trained, *_swept)}
 BY_METHOD = Table(  # train / dev perplexity
     _of_methods,
-    lambda results: pivot(
-        [{**row, "model": _model(row)} for row in results.rows if row["method"] in ("explicit", *_trained, *_swept)],
-        ["model"],
-        "method",
-    ),
+    lambda results: pivot([{**row, "model": _model(row)} for row in where(results.rows, **_compared)], ["model"], "method"),
 )
 
 
 def _perplexities(results: Results) -> list[Row]:
     """Perplexity by K on train and dev; of other models a level."""
-    return melt(
-        (
-            {**row, "model": f"{row['method']}, {row['features']}"}
-            if row["features"] != "none"
-            else {**row, "model": label(row), "radius": None}
-            for row in results.rows
-        ),
-        _parts,
-    )
+    names = [
+        {"model": f"{row['method']}, {row['features']}"} if row["features"] != "none" else {"model": label(row), "radius": None}
+        for row in results.rows
+    ]
+    return melt(({**row, **name} for row, name in zip(results.rows, names, strict=True)), _parts)
 
 
 def _loss_curves(results: Results) -> list[Row]:
     """The epochs by features and part; both features share K = 1."""
+    epochs = results.events("epoch", "method", "features", "radius", "epoch")
     return [
         {**row, "panel": f"{features.capitalize()}, {row['measure']}", "model": f"{row['method']}, K = {row['radius']}"}
         | {"line": features}
         for features in ("sum", "cat")
-        for row in melt((event for event in _epochs(results) if event["features"] == features or event["radius"] == 1), _parts)
+        for row in melt((event for event in epochs if event["features"] == features or event["radius"] == 1), _parts)
     ]
 
 
@@ -153,8 +116,6 @@ def _scaling(results: Results) -> list[str]:
         return []
     columns, lines = min(len(rows), 3), -(-len(rows) // 3)
     with figure(results.path / "figures" / "scaling.png", lines, columns, size=(3.6 * columns, 3.3 * lines)) as axes:
-        for ax in axes.flat[len(rows) :]:
-            ax.set_visible(False)
         for ax, row in zip(axes.flat, rows, strict=False):
             points, slope = results.arrays(scaling_file(row["features"], row["radius"])), row["scaling_slope"]
             f = points["f"][points["f"] > 0].astype(float)
@@ -168,7 +129,7 @@ def _scaling(results: Results) -> list[str]:
             for axis in (ax.xaxis, ax.yaxis):  # of six panels they take seconds to lay out
                 axis.set_minor_locator(NullLocator())
             ax.legend(fontsize=8, loc="lower right")
-    return picture(results, "scaling", "scaling assumption")
+    return ["![scaling assumption](figures/scaling.png)", ""]
 
 
 PERPLEXITY = Lines("perplexity", "radius", "value", "model", "measure", _perplexities, axes=_log, sharey=True, legend="right")
@@ -179,7 +140,7 @@ VIEWS: Sequence[View] = (
     RESULTS,
     TESTS,
     PERPLEXITY,
-    Section("Methods", [BY_METHOD, LOSS_CURVES], {"method": ("explicit", *_trained, *_swept)}),
+    Section("Methods", [BY_METHOD, LOSS_CURVES], _compared),
     _scaling,
     Texts("Sampled text", "samples.json"),
 )

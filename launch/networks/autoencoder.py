@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.nn import studies
-from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs
-from jexplicit.nn.studies import LinearAutoencoder, linear_autoencoder, reconstruction_errors
+from jexplicit.nn import networks
+from jexplicit.nn.networks import FullyConnected, init_variables, network_outputs, reconstruction_errors
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, RunFolder
@@ -44,7 +43,7 @@ def measure(config: AutoencoderConfig, folder: RunFolder) -> Iterator[Step]:
     data, anomalies = without_class(everything, config.anomaly)
     few = SplitData(*(part[: config.memories] for part in data.train))
     D, k, key = data.outputs, config.bottleneck, key_of_seed(config.seed)
-    solved = linear_autoencoder(jnp.asarray(data.train.X), k)
+    solved = networks.linear_autoencoder(jnp.asarray(data.train.X), k)
     yield {"name": "linear, solved"}, functools.partial(measure_linear, solved, data, anomalies)
 
     def trained(flags: Descent, data: Data, network: FullyConnected, name: str, model: str, **options: Any) -> Step:
@@ -78,7 +77,7 @@ def without_class(data: Data, anomaly: int) -> tuple[Data, np.ndarray]:
     return Data(*parts, labels=labels, outputs=data.train.X.shape[1], about=about), data.test.X[~normal[2]]
 
 
-def measure_linear(f: LinearAutoencoder, data: Data, anomalies: np.ndarray) -> list[Row]:
+def measure_linear(f: Map, data: Data, anomalies: np.ndarray) -> list[Row]:
     """The row of a linear autoencoder in closed form."""
     begin = time.perf_counter()
     parts = {"train": data.train.X, "dev": data.dev.X, "test": data.test.X}
@@ -90,22 +89,22 @@ def measure_linear(f: LinearAutoencoder, data: Data, anomalies: np.ndarray) -> l
 
 def auc(f: Map, data: Data, anomalies: np.ndarray) -> float:
     """How well the reconstruction error separates anomalies from test examples."""
-    return studies.anomaly_auc(*(reconstruction_errors(f(X), X) for X in map(jnp.asarray, (data.test.X, anomalies))))
+    return networks.anomaly_auc(*(reconstruction_errors(f(X), X) for X in map(jnp.asarray, (data.test.X, anomalies))))
 
 
 def attraction(config: AutoencoderConfig, f: Map, data: Data) -> Row:
     """Whether a map contracts around the training examples, and leads back to them."""
     X = jnp.asarray(data.train.X)
     with stage("iterating the map"):
-        J = studies.contraction(f, X)
-        starts = studies.add_noise(key_of_seed(config.seed), X, _noise, _starts_per_memory)
+        singular, radius = networks.contraction(f, X)
+        starts = networks.add_noise(key_of_seed(config.seed), X, _noise, _starts_per_memory)
         own = np.repeat(np.arange(len(X)), _starts_per_memory)
-        from_noise = studies.recall(studies.iterate_map(f, starts, config.iterations), X)
-        from_test = studies.recall(studies.iterate_map(f, jnp.asarray(data.test.X), config.iterations), X)
-    largest = {"singular_value": float(J.singular.max()), "spectral_radius": float(J.spectral_radius.max())}
+        from_noise = networks.recall(networks.iterate_map(f, starts, config.iterations), X)
+        from_test = networks.recall(networks.iterate_map(f, jnp.asarray(data.test.X), config.iterations), X)
+    largest = {"singular_value": float(singular.max()), "spectral_radius": float(radius.max())}
     return {
         **{f"largest_{name}": value for name, value in largest.items()},
-        "attractors": int((J.spectral_radius < 1).sum()),
+        "attractors": int((radius < 1).sum()),
         "recalled_from_noise": float(from_noise[np.arange(len(own)), own].mean()),
         "recalled_from_test": float(from_test.any(axis=1).mean()),
     }

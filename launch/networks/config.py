@@ -9,9 +9,8 @@ import tyro
 from jexplicit.data.corpora import Split
 from jexplicit.nn.names import Activation, Direct, OptimizerName
 from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
-from launch.kit.command import Preset
-from launch.shared import flags
-from launch.shared.flags import Images, Run
+from launch.kit import command as flags
+from launch.kit.command import Images, Preset, Run
 
 ComparisonName = Literal["normalisation", "objectives", "initializers"]
 Limit = Annotated[int, Bounds(at_least=30)] | None

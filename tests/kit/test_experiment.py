@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 from dataclasses import dataclass, replace
 
 import pytest
@@ -9,10 +10,9 @@ from refusals import refused
 
 from jexplicit.runs.bounds import PositiveInt
 from jexplicit.runs.files import experiment_of, read_config, read_events, read_rows, read_run
-from launch.kit import experiment as module
 from launch.kit.command import Preset
 from launch.kit.experiment import Experiment, RunFolder
-from launch.kit.views import Column, Lines, Section, Table, read_results
+from launch.kit.views import Column, Lines, Section, Table
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,17 @@ class Config:
     """Run folder."""
     numbers: tuple[PositiveInt, ...] = (1, 2, 3)
     """Which numbers."""
+    steps: int = 10
+    """How many steps."""
     resume: bool = False
     """Continue the run."""
 
 
-CALLS: list[int] = []
-
-
 def measure(config, folder):
     def square(n):
-        CALLS.append(n)
+        folder.log(event="squared", n=n)
         if n == 13:
             raise FloatingPointError("13 is bad luck: take another number")
-        folder.log(event="squared", n=n)
         return [{"square": n * n, "sign": sign, "n": -1} for sign in ("+", "-")]  # the key's own value stands
 
     for n in config.numbers:
@@ -64,34 +62,23 @@ SQUARES = Experiment(
 )
 
 
-@pytest.fixture(autouse=True)
-def _no_calls():
-    CALLS.clear()
-
-
-def test_a_run_has_rows_report_figure_and_table(tmp_path, capsys):
+def test_a_run_has_rows_report_figure_and_table_and_a_continuation_measures_what_is_new(tmp_path, capsys):
     assert SQUARES.main(["--out", str(tmp_path), "--numbers", "3", "1"]) == 0
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert [(row["n"], row["square"], row["sign"]) for row in rows] == [(1, 1, "+"), (1, 1, "-"), (3, 9, "+"), (3, 9, "-")]
-    report = (tmp_path / "report.md").read_text()
-    assert report.startswith(
-        "# Squares\n\nSquares of numbers.\n\n## Signs\n\n| n | square |\n|---|---|\n| 1 | 1 |\n| 3 | 9 |\n\nAll "
-    )
+    report, table = (tmp_path / "report.md").read_text(), "| n | square |\n|---|---|\n| 1 | 1 |\n| 3 | 9 |\n\nAll "
+    assert report.startswith(f"# Squares\n\nSquares of numbers.\n\n## Signs\n\n{table}")
     assert "![squares](figures/squares.png)" in report and "Nothing" not in report
     assert (tmp_path / "figures" / "squares.png").read_bytes().startswith(b"\x89PNG")
     assert "9" in capsys.readouterr().out
     assert json.loads((tmp_path / "config.json").read_text())["launcher"] == "squares"
-
-
-def test_parts_that_are_there_are_skipped_and_a_run_can_be_extended(tmp_path, capsys):
-    assert SQUARES.main(["--out", str(tmp_path), "--numbers", "1"]) == 0
     assert SQUARES.main(["--out", str(tmp_path), "--numbers", "1", "2"]) == 2 and "--resume" in capsys.readouterr().err
     assert SQUARES.main(["--out", str(tmp_path), "--numbers", "1", "2", "--resume", "--json"]) == 0
-    assert CALLS == [1, 2] and [row["n"] for row in json.loads(capsys.readouterr().out)["rows"]] == [1, 1, 2, 2]
+    assert [row["n"] for row in json.loads(capsys.readouterr().out)["rows"]] == [1, 1, 3, 3, 2, 2]
     report = (tmp_path / "report.md").read_text()
     assert SQUARES.main(["--out", str(tmp_path), "--resume"]) == 0  # the flags are those of the run
-    assert CALLS == [1, 2] and (tmp_path / "report.md").read_text() == report
-    assert [event["n"] for event in read_results(tmp_path).events("squared")] == [1, 2]
+    assert [event["n"] for event in read_events(tmp_path, "squared")] == [1, 3, 2]
+    assert (tmp_path / "report.md").read_text() == report
 
 
 def test_what_is_refused_writes_nothing_and_the_rows_before_a_divergence_have_their_report(tmp_path, capsys):
@@ -102,15 +89,8 @@ def test_what_is_refused_writes_nothing_and_the_rows_before_a_divergence_have_th
     assert "13 is bad luck" in capsys.readouterr().err and "| 2 | 4 |" in (tmp_path / "report.md").read_text()
 
 
-@dataclass(frozen=True)
-class Stored:
-    out: str
-    steps: int = 10
-    radius: tuple[int, ...] = (1, 2)
-
-
 def opened(path, *, resume: bool = False, extend: tuple[str, ...] = (), experiment: str = "lm", **changed) -> RunFolder:
-    return RunFolder(path, Stored(str(path), **changed), resume=resume, extend=extend, experiment=experiment)
+    return RunFolder(path, Config(str(path), **changed), resume=resume, extend=extend, experiment=experiment)
 
 
 def test_rows_are_written_as_they_come_and_found_again(tmp_path, monkeypatch):
@@ -130,37 +110,33 @@ def test_rows_are_written_as_they_come_and_found_again(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # rows that come together are there all or none
-        patch.setattr(module.os, "replace", killed)
+        patch.setattr(os, "replace", killed)
         run.add_rows([{"name": "d"}, {"name": "e"}])
     rows = [{"name": "a", "shape": [2, 3], "rates": [1.0]}, {"name": "b"}, {"name": "c"}]  # as JSON has them
     assert rows == read_rows(path) == read_rows("~/runs/demo") == opened(path, resume=True).rows()
 
 
-def test_a_run_is_continued_with_resume_and_fields_to_extend_may_change(tmp_path):
-    opened(tmp_path).add_rows([{"radius": 1}])
-    more = {"resume": True, "radius": (1, 2, 4)}
-    refusals = [
+def test_a_run_is_continued_by_its_experiment_and_fields_to_extend_may_change(tmp_path):
+    opened(tmp_path).add_rows([{"n": 1}])
+    more = {"resume": True, "numbers": (1, 2, 4)}
+    for options, said in (
         ({}, "already holds a run: add --resume"),
         ({"resume": True, "steps": 20}, r"was run with steps = 10 \(now 20\)"),
-        (more, r"was run with radius = \[1, 2\] \(now \[1, 2, 4\]\)"),
-        ({**more, "steps": 20, "extend": ("radius",)}, "was run with steps = 10"),
-        ({"resume": True, "extend": ("radii",)}, "extend names radii: the config has only out, steps, radius"),
-    ]
-    for options, said in refusals:
+        (more, r"was run with numbers = \[1, 2, 3\] \(now \[1, 2, 4\]\)"),
+        ({**more, "steps": 20, "extend": ("numbers",)}, "was run with steps = 10"),
+        ({"resume": True, "extend": ("radii",)}, "extend names radii: the config has only out, numbers, steps, resume"),
+        ({"resume": True, "experiment": "networks"}, "is a run of launch.lm; choose another --out"),
+    ):
         refused(said, functools.partial(opened, tmp_path, **options))
-    assert opened(tmp_path, **more, extend=("radius",)).rows() == [{"radius": 1}]
-    assert (read_config(tmp_path) or {})["radius"] == [1, 2, 4] and (read_config(tmp_path) or {})["steps"] == 10
-    opened(tmp_path, **more, steps=20, extend=("radius", "steps"))
-    assert (read_config(tmp_path) or {})["steps"] == 20
-
-
-def test_a_folder_is_of_one_experiment(tmp_path):
-    opened(tmp_path, experiment="networks").add_rows([{"loss": 1.0}])
-    config = {"out": str(tmp_path), "steps": 10, "radius": [1, 2]}
-    assert read_run(tmp_path, experiment="networks") == (config, [{"loss": 1.0}])
-    refused(r"is a run of launch.networks; this command reads runs of launch.lm$", lambda: read_run(tmp_path, experiment="lm"))
-    refused("is a run of launch.networks; choose another --out", lambda: opened(tmp_path, resume=True))
-    refused("no run at .*: give the --out of a run of launch.lm", lambda: read_run(tmp_path / "none", experiment="lm"))
+    assert opened(tmp_path, **more, extend=("numbers",)).rows() == [{"n": 1}]
+    opened(tmp_path, **more, steps=20, extend=("numbers", "steps"))
+    config = {"out": str(tmp_path), "numbers": [1, 2, 4], "steps": 20, "resume": False}
+    assert read_run(tmp_path, experiment="lm") == (config, [{"n": 1}])
+    for folder, said in (
+        (tmp_path, "is a run of launch.lm; this command reads runs of launch.x$"),
+        (tmp_path / "no", "no run at"),
+    ):
+        refused(said, lambda folder=folder: read_run(folder, experiment="x"))
     for place, name in (("launch.lm.config", "lm"), ("launch.beam", "beam"), ("notebook", "notebook")):
         assert experiment_of(type("Config", (), {"__module__": place})) == name
 
@@ -183,34 +159,26 @@ def test_an_out_that_is_no_folder_of_this_machine_or_has_other_files_is_refused_
         assert {path.name: path.read_text() for path in folder.iterdir()} == files
 
 
-def test_damaged_files_are_named(tmp_path):
-    again = functools.partial(opened, tmp_path, resume=True)
+def test_damaged_files_are_named_and_a_last_line_cut_short_is_dropped(tmp_path):
+    again, metrics = functools.partial(opened, tmp_path, resume=True), tmp_path / "metrics.jsonl"
     readers = [again, lambda: read_run(tmp_path, "lm"), lambda: read_rows(tmp_path)]
-    opened(tmp_path).add_rows([{"name": "a"}])
+    opened(tmp_path).add_rows([{"n": n} for n in range(3)])
     for text in ("", "[]", '{"rows": {}}', '{"rows": [1]}', "\xff"):
         (tmp_path / "results.json").write_text(text, encoding="latin-1")
         for read in readers:
             refused(r"results.json is damaged \(.*\): delete it and continue the run with --resume", read)
     (tmp_path / "results.json").unlink()
-    assert again().rows() == []
-    again().add_rows([{"name": "a"}])
+    whole = metrics.read_text()
+    metrics.write_text(whole[:-5])
+    assert [event["n"] for event in read_events(tmp_path, "row")] == [0, 1]
+    again().log(event="row", n=7)  # on a line of its own
+    assert [event["n"] for event in read_events(tmp_path, "row")] == [0, 1, 7] and again().rows() == []
+    for damaged in ("1}", "3", ""):
+        metrics.write_text(whole.replace("\n", f"\n{damaged}\n", 1))
+        refused(r"metrics.jsonl, line 2, is damaged \(.*\): delete the line", lambda: read_events(tmp_path, "row"))
     for text in ("{", "null"):
         (tmp_path / "config.json").write_text(text)
-        for read in (*readers[:2], lambda: read_config(tmp_path)):
+        for read in (again, lambda: read_config(tmp_path)):
             refused(r"config.json is damaged \(.*\): restore it, or choose another --out", read)
     (tmp_path / "config.json").unlink()
     refused("has measurements and no config.json: restore it, or choose another --out", again)
-
-
-def test_a_last_line_cut_short_is_dropped_and_a_damaged_one_before_it_is_named(tmp_path):
-    run, metrics = opened(tmp_path), tmp_path / "metrics.jsonl"
-    for n in range(3):
-        run.log(event="step", n=n)
-    whole = metrics.read_text()
-    metrics.write_text(whole[:-5])
-    assert [event["n"] for event in read_events(tmp_path, "step")] == [0, 1]
-    opened(tmp_path, resume=True).log(event="step", n=7)  # on a line of its own
-    assert [event["n"] for event in read_events(tmp_path, "step")] == [0, 1, 7]
-    for damaged in ("1}", "3", ""):
-        metrics.write_text(whole.replace("\n", f"\n{damaged}\n", 1))
-        refused(r"metrics.jsonl, line 2, is damaged \(.*\): delete the line", lambda: run.events("step"))

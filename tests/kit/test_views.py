@@ -24,7 +24,6 @@ from launch.kit.views import (
     melt,
     only,
     pivot,
-    points,
     rich_table,
 )
 
@@ -55,11 +54,6 @@ ROWS = [
 
 
 @pytest.fixture
-def results(tmp_path):
-    return Results(tmp_path, {}, ROWS)
-
-
-@pytest.fixture
 def drawn(monkeypatch):
     """Closing keeps the axes of the last figure to look at."""
     figures = []
@@ -76,38 +70,36 @@ def test_rows_by_fields():
     assert only(ROWS, method="b", K=4, seed=1)["loss"] == 6
     with pytest.raises(ValueError, match="2 rows with .*: give fields of exactly one row"):
         only(ROWS, method="b", K=4)
-    assert len(pivot([{"widths": [1, 2], "of": "a"}, {"widths": [1, 2], "of": "b"}], ["widths"], "of")) == 1
     assert list(groups([{"x": [1, 2]}, {"x": [1, 2]}], ["x"]).values()) == [[{"x": [1, 2]}] * 2]
+    assert melt([{"a": 1, "b": None}], {"a": "A", "b": "B"}) == [{"a": 1, "b": None, "measure": "A", "value": 1}]
+    (line,) = pivot([{"widths": [1, 2], "of": "a", "x": 5}, {"widths": [1, 2], "of": "b", "x": 6}], ["widths"], "of")
+    assert [cell(key, "x")(line) for key in ("a", "b", "c")] == [5, 6, None] and line["widths"] == [1, 2]
+    assert mean_std([1.0, 3.0], ".1f") == "2.0 ± 1.4" and mean_std([1.0], ".1f") == "1.0"
 
 
-COLUMNS = [
-    Column("method", "method"),
-    Column("MB", "bytes", ",.1f", scale=1e-6),
-    Column("dev", lambda row: row["loss"] + 1, ".2f", bold=True),
-    Column("epochs", "epochs", "d"),
-]
-SIZES = [{"method": "a|b", "bytes": 12_345_678, "loss": 1.0, "epochs": 3}, {"method": "c", "bytes": None, "loss": 2.0}]
-
-
-def test_markdown_and_terminal_have_a_cell_per_column_and_empty_ones_for_what_is_missing():
+def test_tables_have_a_cell_per_column_that_a_row_fills_and_empty_ones_for_what_is_missing():
+    columns = [
+        Column("method", "method"),
+        Column("MB", "bytes", ",.1f", scale=1e-6),
+        Column("dev", lambda row: row["loss"] + 1, ".2f", bold=True),
+        Column("epochs", "epochs", "d"),
+    ]
+    rows = [{"method": "a|b", "bytes": 12_345_678, "loss": 1.0, "epochs": 3}, {"method": "c", "bytes": None, "loss": 2.0}]
     cells = ["| a\\|b | 12.3 | **2.00** | 3 |", "| c |  | **3.00** |  |"]
-    assert markdown_table(COLUMNS, SIZES) == ["", "| method | MB | dev | epochs |", "|---|---|---|---|", *cells, ""]
+    assert markdown_table(columns, rows) == ["", "| method | MB | dev | epochs |", "|---|---|---|---|", *cells, ""]
     shown = io.StringIO()
-    Console(file=shown, width=100).print(rich_table(COLUMNS, SIZES, title="results"))
+    Console(file=shown, width=100).print(rich_table(columns, rows, title="results"))
     assert all(cell in shown.getvalue() for cell in ("results", "method", "a|b", "12.3", "2.00", "3.00"))
+    table = Table([*columns, Column("slope", "slope")], note="A note.")
+    found = Results(Path(), {}, rows[1:])
+    assert table(found)[1:] == ["| method | dev |", "|---|---|", "| c | **3.00** |", "", "A note.", ""]
+    assert table.with_columns(["dev"])(found)[1:] == ["| dev |", "|---|", "| **3.00** |", ""]
+    assert table.terminal(found).row_count == 1 and table(Results(Path(), {}, [])) == []
 
 
-def test_a_table_has_the_columns_in_which_a_row_has_a_value():
-    table = Table([Column("K", "K", "d"), Column("loss", "loss", ".1f"), Column("slope", "slope", ".1f")], note="A note.")
-    found = Results(Path(), {}, ROWS[:2])
-    assert table(found)[1:-2] == ["| K | loss |", "|---|---|", "| 1 | 1.0 |", "| 1 | 2.0 |", ""]
-    assert table.with_columns(["loss"])(found)[1:] == ["| loss |", "|---|", "| 1.0 |", "| 2.0 |", ""]
-    assert table.terminal(found).row_count == 2
-
-
-def test_lines_are_means_with_a_band_and_a_row_without_x_is_a_level(results, drawn):
+def test_lines_are_means_with_a_band_and_a_row_without_x_is_a_level(tmp_path, drawn):
     rows = [*ROWS, {"method": "level", "loss": 3.0}]
-    assert Lines("x", "K", "loss", "method", rows=lambda _: rows)(results) == ["![x](figures/x.png)", ""]
+    assert Lines("x", "K", "loss", "method", rows=lambda _: rows)(Results(tmp_path, {}, [])) == ["![x](figures/x.png)", ""]
     (ax,) = drawn[0].axes
     lines = {str(line.get_label()): line for line in ax.get_lines()}
     assert list(lines) == ["a", "b", "level 3"] and len(ax.collections) == 2
@@ -115,40 +107,28 @@ def test_lines_are_means_with_a_band_and_a_row_without_x_is_a_level(results, dra
     np.testing.assert_array_equal(lines["level 3"].get_ydata(), [3, 3])
 
 
-def test_images_are_a_grid_that_may_have_gaps(results, drawn):
-    grid = {"row": {"first": np.eye(2), "second": np.zeros((2, 2))}, "short": {"only": -np.eye(2)}}
-    Images("x", lambda results: grid)(results)
-    assert [ax.get_title() for ax in drawn[0].axes][:4] == ["first", "second", "only", ""]
-    assert (results.path / "figures" / "x.png").exists() and Images("x", lambda results: {})(results) == []
-
-
-def test_panels_share_a_legend(results, drawn):
-    rows = [row for row in ROWS if not row["seed"]] + [{"method": "level", "loss": 3.0, "K": None}]
+def test_lists_over_seeds_are_drawn_in_panels_that_may_share_a_legend(tmp_path, drawn):
+    rows = [{"method": name, "K": K, "loss": [K, K + 2]} for name in ("a", "b") for K in (1, 2, 4)]
+    rows = [*rows, {"method": "level", "loss": 3.0, "K": None}]
     rows = [{**row, "panel": panel, "line": panel == "z"} for panel in ("x", "y", "z") for row in rows]
     axes = {"xscale": "log", "yscale": "log"}
     for legend, legends in (("right", 0), ("", 3)):
         drawn.clear()
-        Lines("loss", "K", "loss", "method", "panel", lambda _: rows, axes=axes, row="line", legend=legend)(results)
+        lines = Lines("loss", "K", "loss", "method", "panel", rows, axes=axes, row="line", legend=legend)
+        lines(Results(tmp_path, {}, []))
         (fig,) = drawn
         assert [ax.axison for ax in fig.axes] == [True] * 3 + [False]
+        assert [ax.get_title() for ax in fig.axes] == ["x", "y", "z", ""]
+        np.testing.assert_array_equal(fig.axes[1].get_lines()[0].get_ydata(), [2, 3, 5])
         assert sum(ax.get_legend() is not None for ax in fig.axes) == legends
         labels = {text.get_text() for box in (fig.legends or [fig.axes[0].get_legend()]) for text in box.get_texts()}
         assert labels == {"a", "b", "level" if legend == "right" else "level 3"}
         assert [tick.get_text() for tick in fig.axes[0].get_xticklabels()] == ["1", "2", "4"]
 
 
-def test_rows_of_columns_measures_and_points():
-    assert [cell("a", "x")(row) for row in ({"a": {"x": 3}}, {"b": {"x": 3}})] == [3, None]
-    measure = {"measure": "loss (nats)", "value": 0.5}
-    assert melt([{"K": 1, "loss": 0.5}, {"K": 2}], {"loss": "loss (nats)"}) == [{"K": 1, "loss": 0.5} | measure]
-    assert points([1, 2], [0.5, 0.25], series="a") == [{"series": "a", "x": 1, "y": 0.5}, {"series": "a", "x": 2, "y": 0.25}]
-    assert (mean_std([1.0, 2.0], ".1f"), mean_std([1.0], ".1f")) == ("1.5 ± 0.7", "1.0")
-
-
-def test_lines_of_lists_over_seeds_in_panels(results, drawn):
-    rows = [{"step": n, "loss": [n, n + 2], "part": part} for part in ("one", "two") for n in (1, 10)]
-    Lines("x", "step", "loss", panel="part", rows=lambda _: rows, axes={"xscale": "log", "yscale": "log"})(results)
-    assert [ax.get_title() for ax in drawn[0].axes] == ["one", "two"]
-    for ax in drawn[0].axes:
-        np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [2, 11])
-        assert ax.get_legend() is None and [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "10"]
+def test_images_are_a_grid_that_may_have_gaps(tmp_path, drawn):
+    grid = {"row": {"first": np.eye(2), "second": np.zeros((2, 2))}, "short": {"only": -np.eye(2)}}
+    results = Results(tmp_path, {}, ROWS)
+    Images("x", lambda results: grid)(results)
+    assert [ax.get_title() for ax in drawn[0].axes][:4] == ["first", "second", "only", ""] and not drawn[0].axes[3].axison
+    assert (tmp_path / "figures" / "x.png").exists() and Images("x", lambda results: {})(results) == []

@@ -2,22 +2,17 @@
 
 import functools
 import gzip
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from run_folders import folder, main, rows
+from run_folders import folder, main
 
 from jexplicit.data import encode_documents
-from jexplicit.lm.checkpoints import export_model, load_model
-from jexplicit.lm.counted.model import contexts_radius
 
 WORDS = "the cat sat on a mat while some dogs ran over one hill and two birds flew past".split()
 METHODS = "explicit cold warm optimum log-linear iterative-scaling ngram context-mixing".split()
 SMALL = "--tokenizer word --radius 1 2 --samples 1 --scaling-sample 200 --train-sample 1000".split()
-COUNTED, WITH_HISTORY = (("context-mixing", "none", contexts_radius("auto", "word"), *history) for history in ((), ("all",)))
 OPTIONS = "--calibration-positions 300 --sweeps 2 --epochs 3 --batch-size 700 --history none all".split()
 
 
@@ -47,28 +42,16 @@ def text_flags() -> list[str]:
 def run(out: Path, *flags: str) -> int:
     """launch.lm on little text that is read position by position."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("launch.lm.models._positions_one_by_one", 500)
+        patch.setattr("launch.lm.run._positions_one_by_one", 500)
         return main("lm", out, *flags)
 
 
 @functools.cache
 def finished() -> Path:
-    """A run of most methods, with its best model in model.safetensors beside it."""
+    """A run of most methods."""
     out = folder() / "run"
     assert run(out, *text_flags(), *SMALL, *OPTIONS, "--methods", *METHODS) == 0
-    export_model(folder() / "model.safetensors", load_model(out))
     return out
-
-
-def by_model(out: Path) -> dict[tuple, dict[str, Any]]:
-    """Rows by method, features and radius, and by history where a model reads the text before."""
-    seen = {"none": ()}
-    return {(r["method"], r["features"], r["radius"], *seen.get(r["history"], (r["history"],))): r for r in rows(out)}
-
-
-def events(out: Path, name: str) -> list[dict[str, Any]]:
-    every = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [event for event in every if event["event"] == name]
 
 
 def dev_stream(tokenizer) -> np.ndarray:

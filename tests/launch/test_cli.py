@@ -14,9 +14,6 @@ from launch import cli
 ROOT = Path(cli.__file__).parents[1]
 # what the console script of an installation does: the folder of the script, and not the current one, is on sys.path
 SCRIPT = "import sys; sys.path.remove(''); from launch.cli import main; sys.exit(main())"
-TEXT = [f"{a} {b} sat on the {c}" for a in ("the", "one") for b in ("cat", "dog", "bird") for c in ("mat", "hill", "roof")] * 3
-
-
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 
 
@@ -87,23 +84,3 @@ def test_help_of_a_command_names_it_and_groups_its_flags(capsys):
             assert end.value.code == 0 and len(printed.splitlines()) <= lines and f"usage: jexplicit {name}" in printed
         assert "general options" in printed and "--json" in printed and "python -m" not in printed and "launch." not in printed
         assert all(f"{title} options" in printed for title in titles), name
-
-
-@pytest.mark.slow
-def test_a_dry_run_estimates_and_writes_nothing(tmp_path, monkeypatch, capsys):
-    (tmp_path / "a.txt").write_text("\n".join(TEXT) + "\n")
-    monkeypatch.chdir(tmp_path)
-
-    def estimate(*flags) -> dict:
-        capsys.readouterr()
-        tokenizer = [] if "--tokenizer" in flags else ["--tokenizer", "word"]
-        assert cli.main(["lm", "--train", "a.txt", "--out", "run", *tokenizer, *flags, "--dry-run", "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    found = estimate("--methods", "ngram")  # a text this small is read as a whole, so that counts are no estimates
-    train = round(0.9 * len(TEXT))
-    assert (found["documents"], found["tokens"]) == (train, 6 * train) and found["tables"] == "sparse"
-    assert found["seconds"] >= found["models_seconds"] > 0 and found["memory_bytes"] > found["disk_bytes"] > 0
-    assert estimate("--methods", "context-mixing", "--tokenizer", "char")["models_seconds"] > 0
-    assert estimate("--methods", "cold", "optimum", "--radius", "1", "--batch-size", "100")["tables"] == "dense"
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

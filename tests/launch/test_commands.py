@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -14,9 +15,8 @@ from run_folders import rows
 import jexplicit
 from jexplicit import contexts, load_model
 from jexplicit.data import encode_documents
-from launch import compare, explain, export, next, runs, sample, score
-from launch.judge import __main__ as judge
-from launch.shared.flags import visible
+from launch import compare, explain, export, judge, next, runs, sample, score
+from launch.kit.command import visible
 
 pytestmark = pytest.mark.slow
 
@@ -24,27 +24,29 @@ MEASURES = ("log_probability", "perplexity", "bits_per_byte", "bits_per_characte
 CHOSEN = ["--method", "explicit", "--features", "cat", "--radius", "2"]
 
 
-def answer(command, capsys, *flags, source=None) -> str:
-    """What a command prints."""
-    run = str(source or finished())
-    capsys.readouterr()
-    assert command.main(["--run", run, *map(str, flags)]) == 0
-    return capsys.readouterr().out
+@pytest.fixture
+def call(capsys):
+    """`call(command, ...)` runs a command on a run, and returns what it prints on both outputs."""
+
+    def call(command, *flags, source: Path | None = None, status: int = 0) -> tuple[str, str]:
+        chosen = ["--run", str(source or finished())]
+        capsys.readouterr()
+        assert command.main([*chosen, *map(str, flags)]) == status
+        printed = capsys.readouterr()
+        return printed.out, printed.err
+
+    return call
 
 
-def scored(capsys, *flags, source=None) -> list[dict]:
-    """The lines of documents or tokens, and the summary."""
-    run = str(source or finished())
-    capsys.readouterr()
-    assert score.main(["--run", run, *map(str, flags)]) == 0
-    printed = capsys.readouterr()
-    return [json.loads(line) for line in (*printed.out.splitlines(), printed.err.splitlines()[-1])]
+@pytest.fixture
+def scored(call):
+    """`scored(...)` has the lines of documents or tokens, and the summary."""
 
+    def lines(*flags, source: Path | None = None) -> list[dict]:
+        printed, said = call(score, *flags, source=source)
+        return [json.loads(line) for line in (*printed.splitlines(), said.splitlines()[-1])]
 
-def refusal(command, capsys, *flags) -> str:
-    capsys.readouterr()
-    assert command.main([*map(str, flags)]) == 2
-    return " ".join(capsys.readouterr().err.split())
+    return lines
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +64,10 @@ def files(tmp_path_factory):
     return path
 
 
-def test_scores_have_tokens_lines_and_ids(files, capsys):
-    *plain, whole = scored(capsys, *CHOSEN, "--text", files / "dev.txt")
-    *records, also = scored(capsys, *CHOSEN, "--text", files / "dev.jsonl", "--field", "body", "--id-field", "id")
-    *tokens, third = scored(capsys, *CHOSEN, "--text", files / "dev.txt", "--per", "token")
+def test_scores_have_tokens_lines_and_ids(files, scored):
+    *plain, whole = scored(*CHOSEN, "--text", files / "dev.txt")
+    *records, also = scored(*CHOSEN, "--text", files / "dev.jsonl", "--field", "body", "--id-field", "id")
+    *tokens, third = scored(*CHOSEN, "--text", files / "dev.txt", "--per", "token")
     assert whole == also == third and "file" not in plain[0] and whole["unknown_tokens"] == 2
     assert [line["line"] for line in plain] == list(range(1, 2 * len(DEV), 2))
     assert [(line["line"], line["id"]) for line in records] == [(n + 1, f"d{n}") for n in range(len(DEV))]
@@ -79,16 +81,16 @@ def test_scores_have_tokens_lines_and_ids(files, capsys):
         assert line["token_count"] == len(line["tokens"]) and "".join(line["tokens"]) == "".join(f"▁{w}" for w in text.split())
         # the printed numbers are rounded to 1e-6 each
         assert sum(line["log_probabilities"]) == pytest.approx(line["log_probability"], abs=1e-6 * 60)
-    twice = scored(capsys, *CHOSEN, "--text", files / "dev.txt", files / "dev.txt")
+    twice = scored(*CHOSEN, "--text", files / "dev.txt", files / "dev.txt")
     assert twice[-1]["documents"] == 2 * len(DEV) and {line["file"] for line in twice[:-1]} == {str(files / "dev.txt")}
 
 
-def test_records_are_passed_through_and_filtered(tmp_path, capsys):
+def test_records_are_passed_through_and_filtered(tmp_path, scored, capsys):
     texts = [DEV[0], None, "", " ", "zebra " * 9]
     records = [{"body": text, "stars": n} for n, text in enumerate(texts)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     flags = [*CHOSEN, "--text", tmp_path / "a.jsonl", "--field", "body", "--keep-fields", "--no-text"]
-    *lines, whole = scored(capsys, *flags, "--max-perplexity", 1e9, "--kept", tmp_path / "kept.jsonl")
+    *lines, whole = scored(*flags, "--max-perplexity", 1e9, "--kept", tmp_path / "kept.jsonl")
     assert [line["stars"] for line in lines] == [line["document"] for line in lines] == list(range(5))
     assert [line["token_count"] > 0 for line in lines] == [True, False, False, False, True] and whole["documents"] == 5
     assert not {"tokens", "body", "log_probabilities"} & set(lines[0])
@@ -98,66 +100,55 @@ def test_records_are_passed_through_and_filtered(tmp_path, capsys):
     assert len(json.loads(capsys.readouterr().out)["rows"]) == len(rows(finished()))
 
 
-def test_standard_input_is_scored(files, capsys, monkeypatch):
+def test_standard_input_is_scored(scored, monkeypatch):
     def piped(data: bytes, *flags) -> list[dict]:
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
-        return scored(capsys, *CHOSEN, "--text", "-", *flags)
+        return scored(*CHOSEN, "--text", "-", *flags)
 
     records = piped(b'\n{"t": "the cat", "n": [7]}\n', "--field", "t", "--id-field", "n")
     assert [(line["line"], line["id"]) for line in records[:-1]] == [(2, [7])]
     assert piped(b"the cat\nsat\n\nthe dogs\n", "--documents", "paragraph")[1]["line"] == 4
 
 
-def test_sample_continues_a_prompt_and_is_repeatable(capsys):
+def test_sample_continues_a_prompt_and_next_gives_probabilities_that_sum_to_one(call):
     def text(*more) -> str:
-        return answer(sample, capsys, *CHOSEN, "--prompt", "the cat", "--length", "8", *more)
+        return call(sample, *CHOSEN, "--prompt", "the cat", "--length", "8", *more)[0]
 
     assert text().startswith("the cat") and text("--seed", "3") == text("--seed", "3")
     assert text("--temperature", "0", "--seed", "1") == text("--temperature", "0", "--seed", "2")
     assert len(text("--count", "3").splitlines()) == 3
-
-
-def test_next_gives_probabilities_that_sum_to_one_by_default_of_the_best_model(capsys):
-    assert next.main(["--run", str(finished()), "--prompt", "the 漢", "--top", "2"]) == 0
-    said = capsys.readouterr()
-    best = min(rows(finished()), key=lambda row: row["dev_perplexity"])
-    assert f"model {best['method']}_" in said.err and "never seen ['漢']" in said.err and "│" in said.out
-    found = json.loads(answer(next, capsys, "--prompt", "the", "--top", "1000", "--json"))["next"]
+    printed, said = call(next, "--prompt", "the 漢", "--top", "2")
+    best = min(rows(finished()), key=lambda row: row["dev_perplexity"])  # by default
+    assert f"model {best['method']}_" in said and "never seen ['漢']" in said and "│" in printed
+    found = json.loads(call(next, "--prompt", "the", "--top", "1000", "--json")[0])["next"]
     p = [token["probability"] for token in found]
     assert p == sorted(p, reverse=True) and sum(p) == pytest.approx(1, abs=1e-5)  # float32 log-probabilities
     assert found[0]["log_probability"] == pytest.approx(np.log(p[0]))
 
 
-def test_explain_prints_the_exact_parts_of_each_logit(capsys):
+def test_explain_prints_the_exact_parts_of_each_logit(call):
     flags = [*CHOSEN, "--text", "the cat [bold] sat"]
-    printed = answer(explain, capsys, *flags)
+    printed, _ = call(explain, *flags)
     model, tokenizer, _ = load_model(finished(), method="explicit", features="cat", radius=2)
     X, Y = contexts(encode_documents(tokenizer, ["the cat [bold] sat"]), 2)
-    for k in (0, 1):
-        assert f"{float(model.tables[k][int(X[0, k]), int(Y[0])]):.2f}" in printed
-    assert "1 back" in printed and "2 back" in printed and "│ ▁cat " in printed
-    by_row = answer(explain, capsys, *flags, "--by", "row")
+    parts = [f"{float(model.tables[k][int(X[0, k]), int(Y[0])]):.2f}" for k in (0, 1)]
+    assert all(part in printed for part in [*parts, "1 back", "2 back", "│ ▁cat "])
+    by_row, _ = call(explain, *flags, "--by", "row")
     assert "offset 1" in by_row and "offset 2" in by_row
     assert visible("\n") == "\\n" and visible("▁é") == "▁é"
+    counted = ["--method", "context-mixing", "--history", "all", "--text", "the cat sat on", "--json"]
+    found = json.loads(call(explain, *counted)[0])
+    assert {"last 1", "even odds"} <= set(found["rows"])
+    assert np.shape([token["evidence"] for token in found["predictions"]]) == (4, len(found["rows"]))
 
 
-def test_a_counted_model_is_explained_by_its_contexts(capsys):
-    finished()
-    capsys.readouterr()
-    flags = ["--method", "context-mixing", "--history", "all", "--text", "the cat sat on"]
-    found = json.loads(answer(explain, capsys, *flags, "--json"))
-    assert {"last 1", "even odds"} <= set(found["rows"]) and len(found["predictions"]) == 4
-    evidence = [token["evidence"] for token in found["predictions"]]
-    assert np.shape(evidence) == (4, len(found["rows"]))
-
-
-def test_an_export_scores_as_its_run_does_and_names_its_losses_and_command(files, tmp_path, capsys):
-    from_run = scored(capsys, "--method", "context-mixing", "--text", files / "dev.txt")
+def test_an_export_scores_as_its_run_does_and_names_its_losses_and_command(files, tmp_path, call, scored):
+    from_run = scored("--method", "context-mixing", "--text", files / "dev.txt")
     for name in ("model.safetensors", "shared"):
         out = tmp_path / name
-        assert "MB" in answer(export, capsys, "--method", "context-mixing", "--out", out)
-        assert scored(capsys, "--text", files / "dev.txt", source=out) == from_run
-    assert "holds one model, with method" in refusal(sample, capsys, "--run", out, "--method", "cold")
+        assert "MB" in call(export, "--method", "context-mixing", "--out", out)[0]
+        assert scored("--text", files / "dev.txt", source=out) == from_run
+    assert "holds one model, with method" in " ".join(call(sample, "--method", "cold", source=out, status=2)[1].split())
     row = load_model(finished(), method="context-mixing").about
     config = json.loads((out / "config.json").read_text())
     assert row.items() <= (config | {"bytes": row["bytes"]}).items()
@@ -167,24 +158,23 @@ def test_an_export_scores_as_its_run_does_and_names_its_losses_and_command(files
     (finished() / "model.safetensors").unlink()
 
 
-def test_the_ngram_model_as_an_arpa_file_is_scored_sampled_and_explained(files, tmp_path, capsys):
+def test_the_ngram_model_as_an_arpa_file_is_scored_sampled_and_explained(files, tmp_path, call, scored):
     arpa = tmp_path / "lm.arpa.gz"
-    assert export.main(["--run", str(finished()), "--method", "ngram", "--out", str(arpa)]) == 0
-    assert "fitted without --eos" in capsys.readouterr().err
-    one = scored(capsys, "--method", "ngram", "--text", files / "dev.txt")[-1]
-    other = scored(capsys, "--text", files / "dev.txt", source=arpa)[-1]
+    assert "fitted without --eos" in call(export, "--method", "ngram", "--out", arpa)[1]
+    one = scored("--method", "ngram", "--text", files / "dev.txt")[-1]
+    other = scored("--text", files / "dev.txt", source=arpa)[-1]
     assert one == {**other, **{name: pytest.approx(other[name], rel=1e-5) for name in MEASURES}}
-    assert answer(sample, capsys, "--prompt", "the cat", "--length", "3", source=arpa).startswith("the cat")
-    answer(explain, capsys, "--text", "the cat", source=arpa)
-    said = refusal(export, capsys, "--run", finished(), "--method", "context-mixing", "--out", tmp_path / "mixed.arpa")
-    assert "is no n-gram model, which an ARPA file holds: choose the method ngram" in said
+    assert call(sample, "--prompt", "the cat", "--length", "3", source=arpa)[0].startswith("the cat")
+    call(explain, "--text", "the cat", source=arpa)
+    said = call(export, "--method", "context-mixing", "--out", tmp_path / "mixed.arpa", status=2)[1]
+    assert "is no n-gram model, which an ARPA file holds: choose the method ngram" in " ".join(said.split())
     assert not (tmp_path / "mixed.arpa").exists()
 
 
-def test_models_of_two_tokenizers_are_compared_on_a_new_text(files, tmp_path, capsys):
+def test_models_of_two_tokenizers_are_compared_on_a_new_text(files, tmp_path, call):
     flags = [*text_flags(), *SMALL, "--tokenizer", "char", "--features", "cat", "--samples", "0", "--methods", "unigram"]
     assert run(tmp_path / "char", *flags) == 0
-    found = json.loads(answer(compare, capsys, tmp_path / "char", "--text", files / "dev.txt", "--json"))
+    found = json.loads(call(compare, tmp_path / "char", "--text", files / "dev.txt", "--json")[0])
     for out, row in zip((finished(), tmp_path / "char"), found["rows"], strict=True):
         best = min(rows(out), key=lambda row: row["dev_perplexity"])
         for field in ("bits_per_byte", "bits_per_character", "word_perplexity", "unknown_share"):
@@ -194,15 +184,15 @@ def test_models_of_two_tokenizers_are_compared_on_a_new_text(files, tmp_path, ca
     assert (one["difference"], found["documents"]) == (None, len(DEV)) and 0 < other["standard_error"] < 2
     assert other["difference"] == pytest.approx(other["bits_per_byte"] - one["bits_per_byte"])
     (tmp_path / "one.txt").write_text("the cat sat on a mat\n")
-    table = answer(compare, capsys, "--method", "explicit", "unigram", "--text", tmp_path / "one.txt")
+    table, _ = call(compare, "--method", "explicit", "unigram", "--text", tmp_path / "one.txt")
     assert "unigram" in table and "K = 2" in table and "±" not in table  # one document
 
 
-def test_pairs_are_judged_by_model_paradigm_and_field(files, tmp_path, capsys):
+def test_pairs_are_judged_by_model_paradigm_and_field(files, tmp_path, call):
     out = tmp_path / "judge"
-    given = ["--run", str(finished()), "--pairs", f"{files}/*.pairs", "--out", str(out)]
-    assert judge.main([*given, "--method", "explicit", "--features", "cat", "--json"]) == 0
-    printed, found = json.loads(capsys.readouterr().out), rows(out)
+    given = ["--pairs", f"{files}/*.pairs", "--out", out]
+    printed = json.loads(call(judge, *given, "--method", "explicit", "--features", "cat", "--json")[0])
+    found = rows(out)
     assert [(row["radius"], row["paradigm"], row["field"], row["pairs"]) for row in found] == [
         (K, *paradigm)
         for K in (1, 2)
@@ -215,7 +205,7 @@ def test_pairs_are_judged_by_model_paradigm_and_field(files, tmp_path, capsys):
         assert model["fields"]["syntax"] == own[2]["accuracy"] and 0 <= model["ties"] <= 1 and model["pairs"] == 33
     report = (out / "report.md").read_text()
     assert "| gender | morphology | 12 |" in report and f"| {100 * printed['models'][0]['accuracy']:.1f} |" in report
-    assert judge.main([*given, "--resume", "--method", "explicit", "unigram", "--features"]) == 0
+    call(judge, *given, "--resume", "--method", "explicit", "unigram", "--features")
     assert rows(out)[: len(found)] == found
     assert {(row["method"], row["features"]) for row in rows(out)[len(found) :]} == {("unigram", "none"), ("explicit", "sum")}
 

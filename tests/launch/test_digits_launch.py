@@ -13,7 +13,7 @@ from run_folders import made, main, rows
 
 from jexplicit.data.images import pixel_features, read_images
 from jexplicit.runs.files import read_events
-from jexplicit.solvers.metrics import fit_temperature, mean_loss
+from jexplicit.solvers.explicit import fit_temperature, mean_loss
 from launch.classify import main as classify
 from launch.digits.config import Method
 from launch.digits.optimum import SOLVERS

@@ -15,7 +15,6 @@ from jexplicit.lm.fits.fit import fit
 from jexplicit.lm.rows import network_model
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from launch import explain
-from launch.shared import page
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +40,7 @@ def written(kind, text, folder):
     """The page of a text, and what it has embedded."""
     model = fitted(kind)
     read = read_text(encode_documents(model.tokenizer, [text]), model.model.radius)
-    page.write_page(folder / "page.html", page.explain_alternatives(model, read))
+    explain.write_page(folder / "page.html", explain.explain_alternatives(model, read))
     found = (folder / "page.html").read_text(encoding="utf-8")
     (embedded,) = re.findall(r'<script type="application/json" id="explained">(.*?)</script>', found, re.DOTALL)
     return found, json.loads(embedded)
@@ -82,7 +81,7 @@ def test_a_text_of_tags_is_a_text(tmp_path):
 
 
 def test_long_texts_and_networks_are_refused_and_a_shorter_text_is_not(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(page, "_most_tokens", 3)
+    monkeypatch.setattr(explain, "_most_tokens", 3)
     fitted("explicit").save(tmp_path / "m.safetensors")
     flags = ["--run", str(tmp_path / "m.safetensors"), "--html", str(tmp_path / "page.html")]
     assert explain.main([*flags, "--text", "the cat"]) == 2
@@ -92,4 +91,4 @@ def test_long_texts_and_networks_are_refused_and_a_shorter_text_is_not(tmp_path,
     network = MLPLanguageModel(vocab_size=fitted("explicit").tokenizer.vocab_size, embedding=3, hidden=(5,), direct="tokens")
     model = network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 2), int)), context=2)
     with pytest.raises(ValueError, match="its logits are no sum over tokens"):
-        page.explain_alternatives(fitted("explicit")._replace(model=model), read_text(np.array([0, 2, 3, 0]), 2))
+        explain.explain_alternatives(fitted("explicit")._replace(model=model), read_text(np.array([0, 2, 3, 0]), 2))

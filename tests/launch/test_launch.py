@@ -1,84 +1,92 @@
-"""launch.lm, end to end on a small text: its rows, its files and its report, and that it resumes exactly.
+"""launch.lm, end to end on a small text: rows, files and report, tests, tables of every kind, and exact continuations.
 
-Tolerances: the same tables and positions give the same perplexity up to the order of a float32 sum, 1e-6.
+Tolerances: the same tables and positions give the same perplexity up to the order of a float32 sum, 1e-6. Tables of other kinds
+are float32, and sums of 10^3 terms of them are compared: rounding stays below 10^3 x 6e-8.
 """
 
 import functools
+import json
+import os
 import platform
 import shlex
+import subprocess
 import sys
+from pathlib import Path
 from unittest.mock import ANY
 
 import jax
 import numpy as np
 import pytest
-from lm_runs import (
-    COUNTED,
-    DEV,
-    METHODS,
-    OPTIONS,
-    SMALL,
-    TRAIN,
-    WITH_HISTORY,
-    by_model,
-    dev_stream,
-    events,
-    finished,
-    run,
-    text_flags,
-)
-from run_folders import folder, interrupted, rows, without_costs
+from lm_runs import DEV, METHODS, OPTIONS, SMALL, TRAIN, dev_stream, finished, run, small_text, text_flags
+from run_folders import folder, interrupted, made, main, rows, without_costs
+from tables import refuse
 
 import jexplicit
 from jexplicit import evaluate, load_model
-from jexplicit.data.corpora import Corpus
-from jexplicit.lm.checkpoints import export_model
+from jexplicit.counts.pairs import count_sparse
+from jexplicit.counts.tables import merge_counts, write_table, write_tables_index
+from jexplicit.data import encode_documents
+from jexplicit.data.corpora import Corpus, text_corpus
+from jexplicit.data.shards import read_shards
+from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
+from jexplicit.lm.checkpoints import FROM_COUNTS, load_row
+from jexplicit.lm.counted.model import contexts_radius
 from jexplicit.lm.fits import gradient as lm_training
 from jexplicit.lm.fits import iterative_scaling
 from jexplicit.lm.fits.fit import ORDER
 from jexplicit.lm.fits.iterative_scaling import sweep_tables
 from jexplicit.nn import training
-from launch import cli, sample
+from jexplicit.runs.files import read_events
+from launch import cli, sample, score
 from launch.kit.views import where
-from launch.lm import __main__ as lm
-from launch.lm import models as lm_models
+from launch.lm import run as job
 
 pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).parents[2]
 TOKENS = [(features, radius) for features in ("sum", "cat") for radius in (1, 2)]
+COUNTED = ("context-mixing", "none", contexts_radius("auto", "word"))
+
+
+def by_model(out: Path) -> dict[tuple, dict]:
+    """Rows by method, features and radius, and by history where a model reads the text before."""
+    return {
+        (r["method"], r["features"], r["radius"], *([] if r["history"] == "none" else [r["history"]])): r for r in rows(out)
+    }
 
 
 def test_every_model_has_its_row_with_the_promised_fields():
     models = list(by_model(finished()))
     assert models[:2] == [("unigram", "none", 1), ("bigram", "none", 1)]
     assert models[2:-3] == [(method, *m) for method in METHODS[:-2] for m in TOKENS if method != "optimum" or m[1] == 1]
-    assert models[-3:] == [("ngram", "none", ORDER), COUNTED, WITH_HISTORY] and len(models) == len(rows(finished()))
+    assert models[-3:] == [("ngram", "none", ORDER), COUNTED, (*COUNTED, "all")] and len(models) == len(rows(finished()))
     assert {*METHODS, "unigram", "bigram", "delta"} == set(jexplicit.lm.METHODS)
     promised = "method features radius history scalars bytes seconds tables train_perplexity dev_perplexity train_tokens"
     promised += " dev_tokens vocab_size count_seconds solve_seconds eval_seconds peak_bytes"
     peaks = [row["peak_bytes"] for row in rows(finished())]
     assert peaks == sorted(peaks) and peaks[0] > 10**7
     report = (finished() / "report.md").read_text()
-    assert all(f"(figures/{name}.png)" in report for name in "perplexity scaling loss_curves".split())
-    for heading in ("Methods", "Sampled text"):
-        assert f"## {heading}\n" in report
-    assert "**Warning:** 1.7% of the dev documents" in report
+    parts = [
+        *(f"(figures/{name}.png)" for name in "perplexity scaling loss_curves".split()),
+        "## Methods\n",
+        "## Sampled text\n",
+    ]
+    assert all(part in report for part in [*parts, "**Warning:** 1.7% of the dev documents"])
     for row in rows(finished()):
-        assert set(promised.split()) <= set(row)
-        assert f" | {row['dev_perplexity']:.1f} | " in report
+        assert set(promised.split()) <= set(row) and f" | {row['dev_perplexity']:.1f} | " in report
         assert 1 < row["train_perplexity"] < 60 and 1 < row["dev_perplexity"] < 60 and row["seconds"] >= 0 < row["bytes"]
         assert row["dev_loss"] == pytest.approx(np.log(row["dev_perplexity"]))
 
 
 def test_curves_have_every_sweep_and_epoch_and_rows_have_their_end():
     for features, radius in TOKENS:
-        sweeps = where(events(finished(), "sweep"), features=features, radius=radius)
+        sweeps = where(read_events(finished(), "sweep"), features=features, radius=radius)
         row = by_model(finished())["iterative-scaling", features, radius]
         assert [e["sweep"] for e in sweeps] == [*range(row["sweeps"] + 1)] and row["discount"] > 0
         assert np.log(sweeps[-1]["train_perplexity"]) + row["penalty"] <= np.log(sweeps[0]["train_perplexity"]) + 1e-6
         assert sweeps[-1]["dev_perplexity"] == pytest.approx(row["dev_perplexity"], rel=1e-6)
     for method, features, radius in (("cold", "sum", 2), ("warm", "cat", 2)):
-        curve = where(events(finished(), "epoch"), method=method, features=features, radius=radius)
+        curve = where(read_events(finished(), "epoch"), method=method, features=features, radius=radius)
         row = by_model(finished())[method, features, radius]
         assert [e["epoch"] for e in curve] == [0, 1, 2, 3] and row["epochs"] == 3 and row["positions_per_second"] > 0
         assert all(row[f"last_{part}_perplexity"] == curve[-1][f"{part}_perplexity"] for part in ("train", "dev"))
@@ -88,7 +96,7 @@ def test_curves_have_every_sweep_and_epoch_and_rows_have_their_end():
 
 
 def test_a_cold_start_turns_towards_the_explicit_solution_where_a_warm_one_begins():
-    curves = [where(events(finished(), "epoch"), method=method, features="cat", radius=2) for method in ("cold", "warm")]
+    curves = [where(read_events(finished(), "epoch"), method=m, features="cat", radius=2) for m in ("cold", "warm")]
     (cold, *_, last), (warm, *_) = curves
     assert warm["explicit_distance"] < 1e-6 and warm["explicit_cosine"] == pytest.approx(1) and warm["explicit_agreement"] == 1
     assert abs(cold["explicit_cosine"]) < 0.3 < last["explicit_cosine"] < 1  # random tables; after three epochs
@@ -103,27 +111,21 @@ def test_a_cold_start_turns_towards_the_explicit_solution_where_a_warm_one_begin
 
 
 def test_every_model_is_loaded_and_exported_with_its_dev_perplexity(tmp_path):
-    best, exported = load_model(finished()), load_model(folder() / "model.safetensors")
-    row = min(rows(finished()), key=lambda row: row["dev_perplexity"])
-    assert best.about == exported.about == {**row, "command": ANY} and best.tokenizer.pieces() == exported.tokenizer.pieces()
-    assert_same_arrays(best.model, exported.model)
-    for row in rows(finished()):
-        name = {field: row[field] for field in ("method", "features", "radius", "history")}
+    best = min(rows(finished()), key=lambda row: row["dev_perplexity"])
+    for n, row in enumerate([best, *rows(finished())]):
+        name = {field: row[field] for field in ("method", "features", "radius", "history")} if n else {}
         loaded = load_model(finished(), **name)
-        export_model(tmp_path / "model.safetensors", loaded)
+        loaded.save(tmp_path / "model.safetensors")
         exported = load_model(tmp_path / "model.safetensors", **name)
         assert loaded.about == exported.about == {**row, "command": ANY}
+        assert loaded.tokenizer.pieces() == exported.tokenizer.pieces()
         assert row["method"] != "context-mixing" or loaded.model.history == row["history"]
-        assert_same_arrays(loaded.model, exported.model)
+        assert jax.tree.structure(loaded.model) == jax.tree.structure(exported.model)
+        for ours, theirs in zip(*map(jax.tree.leaves, (loaded.model, exported.model)), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
         if row["features"] == "cat" or row["method"] == "ngram":
             found = evaluate(exported.model, dev_stream(loaded.tokenizer)).perplexity
             assert found == pytest.approx(row["dev_perplexity"], rel=1e-6)
-
-
-def assert_same_arrays(one, other):
-    assert jax.tree.structure(one) == jax.tree.structure(other)
-    for ours, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, monkeypatch):
@@ -133,7 +135,11 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, monkeypat
     monkeypatch.setattr(iterative_scaling, "sweep_tables", functools.partial(sweep_tables, checkpoint_seconds=0.0))
     methods = ["cold", "iterative-scaling", "context-mixing"]
     flags = [*text_flags(), *SMALL, *OPTIONS, "--methods", *methods, "--tables", "dense"]
-    for place, name, stop in ((lm_training, "make_batch", 14), (iterative_scaling, "evaluate", 17), (lm_models, "evaluate", 2)):
+    for place, name, stop in (
+        (lm_training, "make_batch", 14),
+        (iterative_scaling, "evaluate", 17),
+        (job.evaluation, "evaluate", 2),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, interrupted(getattr(place, name), stop))
             assert run(tmp_path, *flags, "--resume") == 130
@@ -169,10 +175,8 @@ def test_ends_of_documents_are_predicted_and_sampled_and_a_sample_of_dev_is_scal
     (*_, row), found = rows(tmp_path / "sampled"), by_model(tmp_path / "run")
     positions = row["dev_tokens"] + len(DEV)  # the ends of documents, too
     assert row["dev_positions"] == 50 < positions
-    nats = row["dev_loss"] * positions
-    nats += np.log(256) * 15  # a uniform code for 13 bytes of two unknown words, and their ends
+    nats = row["dev_loss"] * positions + np.log(256) * 15  # a uniform code for 13 bytes of two unknown words, and their ends
     assert row["bits_per_byte"] == pytest.approx(nats / np.log(2) / sum(len(line.encode()) for line in DEV))
-    assert row["word_perplexity"] == pytest.approx(np.exp(nats / sum(len(line.split()) for line in DEV)))
     assert found["log-linear", "cat", 2]["smoothing"] == "add-alpha"
     assert all(1 < row["dev_perplexity"] < 50 for row in found.values())
     assert all(load_model(tmp_path / "run", method=method).model.eos for method in ("log-linear", "context-mixing"))
@@ -181,9 +185,242 @@ def test_ends_of_documents_are_predicted_and_sampled_and_a_sample_of_dev_is_scal
 
 
 def test_the_reference_perplexities_on_ten_million_words(data_dir, tmp_path):
-    text = ["--train", f"{data_dir}/babylm_like/train/*.train", "--dev", f"{data_dir}/babylm_like/dev/mixed_2024.dev"]
-    assert lm.main(["--preset", "babylm", "--out", str(tmp_path), "--methods", "explicit", "--radius", "1", "2", *text]) == 0
+    text = f"--train {data_dir}/babylm_like/train/*.train --dev {data_dir}/babylm_like/dev/mixed_2024.dev"
+    assert main(f"lm --preset babylm --methods explicit --radius 1 2 {text}", tmp_path) == 0
     dev = {(r["features"], r["radius"]): r["dev_perplexity"] for r in rows(tmp_path) if r["method"] == "explicit"}
     # measured independently with another tokenizer training: the tokens differ by some per cent, the formulas do not
     for model, perplexity in {("cat", 1): 132.8, ("cat", 2): 201.2, ("sum", 2): 241.5}.items():
         assert dev[model] == pytest.approx(perplexity, rel=0.04), model
+
+
+def test_a_dry_run_estimates_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    text = [
+        f"{a} {b} sat on the {c}" for a in ("the", "one") for b in ("cat", "dog", "bird") for c in ("mat", "hill", "roof")
+    ] * 3
+    (tmp_path / "a.txt").write_text("\n".join(text) + "\n")
+    monkeypatch.chdir(tmp_path)
+
+    def estimate(flags: str) -> dict:
+        capsys.readouterr()
+        assert main(f"lm --train a.txt {flags} --dry-run --json", Path("run")) == 0
+        return json.loads(capsys.readouterr().out)
+
+    found = estimate(
+        "--methods ngram --tokenizer word"
+    )  # a text this small is read as a whole, so that counts are no estimates
+    train = round(0.9 * len(text))
+    assert (found["documents"], found["tokens"]) == (train, 6 * train) and found["tables"] == "sparse"
+    assert found["seconds"] >= found["models_seconds"] > 0 and found["memory_bytes"] > found["disk_bytes"] > 0
+    assert estimate("--methods context-mixing --tokenizer char")["models_seconds"] > 0
+    assert estimate("--methods cold optimum --radius 1 --batch-size 100 --tokenizer word")["tables"] == "dense"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_training_that_diverges_leaves_a_report_on_the_models_before(tmp_path, capfd):
+    flags = "--features cat --epochs 2 --batch-size 50 --methods cold --optimizer sgd --learning-rate 3e38".split()
+    assert run(tmp_path, *text_flags(), *SMALL, *flags) == 2
+    assert "lower the learning rate" in " ".join(capfd.readouterr().err.split())
+    assert "| unigram |" in (tmp_path / "report.md").read_text()
+
+
+# The test text
+
+ONE, OTHER = small_text(40, seed=2), [*small_text(30, seed=3), *DEV[-2:]]
+TESTED = [*SMALL, *"--methods explicit context-mixing --features cat --history none document --samples 0".split()]
+
+
+@functools.cache
+def files_of_test() -> list[str]:
+    for name, lines in (("one", ONE), ("other", OTHER)):
+        (folder() / f"{name}.test").write_text("\n".join(lines) + "\n")
+    return [f"{folder()}/one.test", f"{folder()}/other.test"]
+
+
+@functools.cache
+def run_with_test() -> Path:
+    out = folder() / "tested"
+    assert run(out, *text_flags(), *TESTED, "--test", *files_of_test()) == 0
+    return out
+
+
+def test_of_each_method_and_history_the_best_on_dev_is_measured_on_every_file_by_itself():
+    found = rows(run_with_test())
+    measured = [row for row in found if "test_loss" in row]
+    assert [(row["method"], row["history"]) for row in measured] == [
+        *((method, "none") for method in ("unigram", "bigram", "explicit", "context-mixing")),
+        ("context-mixing", "document"),
+    ]
+    explicit = [row for row in found if row["method"] == "explicit"]
+    assert len(explicit) == 2 and "test_loss" in min(explicit, key=lambda row: row["dev_perplexity"])
+    report = (run_with_test() / "report.md").read_text()
+    assert "| test | test nats | ± |" in report and "| one.test |" in report
+    for row in measured:
+        saved = load_row(run_with_test(), row)
+        parts = [evaluate(saved.model, encode_documents(saved.tokenizer, lines)) for lines in (ONE, OTHER)]
+        positions = sum(part.positions for part in parts)
+        assert (row["test_positions"], row["test_documents"]) == (positions, len(ONE) + len(OTHER))
+        assert row["test_loss"] == pytest.approx(sum(part.nll for part in parts) / positions, rel=1e-6)
+        assert row["test_perplexity"] == pytest.approx(np.exp(row["test_loss"]))
+        own = where(read_events(run_with_test(), "test"), method=row["method"], history=row["history"])
+        assert [event["file"] for event in own] == ["one.test", "other.test"]
+        for event, part, lines in zip(own, parts, (ONE, OTHER), strict=True):
+            assert event["test_loss"] == pytest.approx(part.loss, rel=1e-6)
+            assert (event["test_positions"], event["test_documents"]) == (part.positions, len(lines))
+
+
+def test_a_finished_run_is_tested_later_and_an_interrupted_test_goes_on(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "run"
+    assert run(out, *text_flags(), *TESTED) == 0 and not [row for row in rows(out) if "test_loss" in row]
+    with monkeypatch.context() as patch:
+        patch.setattr(job.evaluation, "document_losses", interrupted(job.evaluation.document_losses, 4))
+        assert run(out, "--resume", "--test", *files_of_test()) == 130
+    assert sum("test_loss" in row for row in rows(out)) == 1
+    assert run(out, "--resume") == 0
+    assert without_costs(out) == without_costs(run_with_test())
+    monkeypatch.setattr(job.evaluation, "document_losses", None)  # nothing is measured a second time
+    assert run(out, "--resume", "--samples", "0") == 0
+    assert run(out, "--resume", "--test", files_of_test()[0]) == 2  # another text
+    assert "was started on another test text, sha256" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_last_tenth_is_tested_by_models_of_all_before_it(tmp_path):
+    """As if the two last tenths had been cut off by hand; the model that is tested is that of --split end."""
+    text = "\n".join(TRAIN[:200])
+    (tmp_path / "play.txt").write_text(text)
+    flags = ["--train", f"{tmp_path}/play.txt", *"--documents file --tokenizer char --samples 0".split()]
+    flags += "--methods ngram context-mixing --history none --split".split()
+    assert run(tmp_path / "tested", *flags, "dev-test") == run(tmp_path / "end", *flags, "end") == 0
+    for row, end in zip(rows(tmp_path / "tested"), rows(tmp_path / "end"), strict=True):
+        # characters are numbered by their counts in train, and numbers divide cells in halves that count for each other
+        off = 0.05 if row["method"] == "context-mixing" else 1e-6
+        assert row["test_loss"] == pytest.approx(end["dev_loss"], rel=off)
+        assert row["test_positions"] == end["dev_positions"] and row["test_documents"] == 1
+        assert row["test_loss_se"] > 0 and row["train_tokens"] + row["dev_tokens"] == end["train_tokens"]  # over blocks
+        assert row["dev_tokens"] == pytest.approx(len(text) / 10, abs=2) and row["dev_loss"] != row["test_loss"]
+
+
+def test_every_character_of_the_last_part_of_a_document_is_predicted_by_every_history(tmp_path, capsys):
+    out, dev, rng = tmp_path / "run", tmp_path / "dev.txt", np.random.default_rng(0)
+    words = ["to be", "or not", "that is", "the question", "whether", "nobler", "in the mind", "to suffer"]
+    text = "".join(words[i] + rng.choice([" ", ", ", "\n"]) for i in rng.integers(len(words), size=200))
+    (tmp_path / "play.txt").write_text(text)
+    dev.write_text(text[int(0.9 * len(text)) :])
+    flags = f"--train {tmp_path}/play.txt --documents file --split end --tokenizer char --methods context-mixing"
+    assert main(f"lm {flags} --radius 1 --samples 0 --history none window:64", out) == 0
+    found = {row["history"]: row for row in rows(out) if row["method"] == "context-mixing"}
+    assert set(found) == {"none", "window:64"} and found["window:64"]["dev_loss"] != found["none"]["dev_loss"]
+    characters = len(dev.read_text())
+    for history, row in found.items():
+        assert row["dev_positions"] == row["dev_characters"] == characters
+        assert row["bits_per_character"] == pytest.approx(row["dev_loss"] / np.log(2)) and row["scalars"] > 100
+        chosen = ["--run", str(out), "--method", "context-mixing", "--history", history]
+        capsys.readouterr()
+        assert score.main([*chosen, "--text", str(dev), "--documents", "file", "--json"]) == 0
+        scored = json.loads(capsys.readouterr().out)
+        assert scored["token_count"] in (characters, characters - 1)  # the end of a file is no character of the document
+        assert scored["perplexity"] == pytest.approx(row["dev_perplexity"], rel=0.02)
+        assert sample.main([*chosen, "--prompt", "to be or not t", "--length", "20", "--temperature", "0"]) == 0
+        assert capsys.readouterr().out.startswith("to be or not t")
+
+
+# Text in shards, and tables of every kind
+
+FLAGS = "--radius 1 2 --train-sample 500 --scaling-sample 100 --samples 0"
+PERPLEXITIES = ("train_perplexity", "dev_perplexity")
+
+
+@functools.cache
+def text() -> Path:
+    (folder() / "lines.txt").write_text("\n".join(TRAIN))
+    return folder() / "lines.txt"
+
+
+def shards() -> Path:
+    return made(f"shards --train {text()} --tokenizer word --shard-tokens 1000")
+
+
+def dense() -> list[dict]:
+    return rows(made(f"lm --train {text()} --tokenizer word {FLAGS}"))
+
+
+def linked(path: Path) -> Path:
+    """The shards without what lies beside them."""
+    path.mkdir()
+    for part in ("train", "dev", "tokenizer.model"):
+        (path / part).symlink_to(shards() / part)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_tables_of_every_kind_have_the_same_perplexities(kind, tmp_path):
+    out = tmp_path / "run"
+    assert main(f"lm --corpus shards:{shards()} --tables {kind} {FLAGS}", out) == 0
+    found = rows(out)
+    assert len(found) == 6
+    for row, same in zip(found, dense(), strict=True):
+        for part in (*PERPLEXITIES, "bits_per_byte", "word_perplexity", "unknown_share"):
+            assert row[part] == pytest.approx(same[part], rel=1e-4)
+        equal = ("method", "features", "radius", "train_tokens", "dev_tokens")
+        assert [row[name] for name in equal] == [same[name] for name in equal]
+    assert (out / "report.md").exists()
+    saved, best = load_model(out), min(found, key=lambda row: row["dev_perplexity"])
+    dev = encode_documents(saved.tokenizer, list(text_corpus((str(text()),), ()).dev))
+    assert evaluate(saved.model, dev).perplexity == pytest.approx(best["dev_perplexity"], rel=1e-4)
+    if kind == "sparse":  # which saves its counts
+        (out / "results.json").unlink()
+        assert main("lm --resume", out) == 0
+        assert [row["dev_perplexity"] for row in rows(out)] == [row["dev_perplexity"] for row in found]
+
+
+def test_counts_beside_the_shards_are_taken_and_another_tokenizer_is_refused(tmp_path, capsys):
+    """As launch.beam leaves them: made here without Beam, from two parts of the text."""
+    tokenizer, stream = Tokenizer.load(shards() / "tokenizer.model"), read_shards(shards() / "train")[:]
+    middle, N = int(np.flatnonzero(stream == 0)[100]), tokenizer.vocab_size
+    counts = merge_counts(*(count_sparse(part, radius=2, vocab_size=N) for part in (stream[: middle + 1], stream[middle:])))
+    beside = linked(tmp_path / "shards")
+    (beside / "counts").mkdir()
+    for k, C in enumerate(counts, 1):
+        write_table(beside / "counts", k, C)
+    write_tables_index(beside / "counts", radius=2, tokenizer=tokenizer.sha256)
+    line = f"lm --corpus shards:{beside} --tables sparse {FLAGS}"
+    assert main(line, tmp_path / "run") == 0
+    found = [row["dev_perplexity"] for row in rows(tmp_path / "run")]
+    assert found == pytest.approx([row["dev_perplexity"] for row in dense()], rel=1e-4)
+    part = next((beside / "counts").glob("*.npz"))
+    part.write_bytes(part.read_bytes()[:-9])
+    assert main(line, tmp_path / "again") == 2
+    (beside / "tokenizer.model").unlink()
+    train_tokenizer(["other words"], kind="word").save(beside / "tokenizer.model")
+    assert main(line, tmp_path / "mixed") == 2
+    assert "holds tokens of another tokenizer" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("tables", ["sparse", "dense"])
+def test_two_processes_serve_every_method_of_counts_as_one_does(tables, tmp_path):
+    methods = [*FROM_COUNTS, *(["ngram"] if tables == "sparse" else [])]
+    flags = (
+        f"--train {text()} --tokenizer word --radius 1 2 --tables {tables} --train-sample 500 --samples 0 --devices 2".split()
+    )
+    environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    for name, command in (("one", [sys.executable, "-m", "launch.lm"]), ("two", ["launch/local.sh", "2"])):
+        line = [*command, *flags, "--methods", *methods, "--out", str(tmp_path / name)]
+        done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert {row["method"] for row in rows(tmp_path / "two")} == set(methods)
+    for ours, theirs in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
+        for name in ("method", "features", "radius", "train_positions", "dev_positions", "train_tokens"):
+            assert ours[name] == theirs[name]
+        for name in PERPLEXITIES:  # float32 sums of blocks that begin at other contexts
+            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-6)
+
+
+def test_bad_texts_are_refused_by_the_estimator():
+    calls = [
+        (r"the string 'the cat' instead of texts: pass a list, \[text\], or a pathlib.Path", "the cat", {}),
+        ("no text in 0 documents: give some", [], {}),
+        (r"text 1 is int '7': .*pass either strings", ["the cat", 7], {}),
+        (r"text 1 is PosixPath 'a.txt': .*pass either strings.*not both", ["the cat", Path("a.txt")], {}),
+        ("field='text', documents='line' with strings", ["the cat"], {"field": "text"}),
+        ("method 'magic': choose one of", ["the cat"], {"method": "magic"}),
+    ]
+    refuse([(message, functools.partial(jexplicit.fit, given, **options)) for message, given, options in calls])

@@ -54,7 +54,7 @@ from jexplicit.lm.generation import generate, next_token, restrict
 from jexplicit.lm.rows import Features, explicit_language_model, network_model, target_counts, unigram_model
 from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.nn.networks import MLPLanguageModel, init_variables, network_outputs
-from launch.lm.scaling import fit_scaling, log_mean_cooccurrences, partition_spread
+from launch.lm.run import fit_scaling, log_mean_cooccurrences, partition_spread
 
 N = 9
 TRAIN, DEV = random_documents(3, 40, N, 6), random_documents(4, 20, N, 8)

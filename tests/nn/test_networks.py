@@ -1,30 +1,57 @@
-"""Networks in flax: what they compute, their gradients, norms and dropout against NumPy loops, and weights of zero.
+"""Networks in flax, losses, optimisers, initial weights and autoencoders, against NumPy loops and recurrences.
 
-Tolerances are those of float64: 1e-12 for sums of a few dozen products, 1e-6 for central differences.
+Float64: 1e-12 for sums of a few dozen products, 1e-10 where 1 - a is small, 1e-6 for central differences.
 """
 
 import functools
+import re
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from drawn_weights import drawn_variables, outputs
+from jaxtyping import TypeCheckError
+from scipy.signal import correlate2d
+from sklearn.decomposition import PCA
+from tables import refuse
 
+from jexplicit.nn.names import InitializerName, OptimizerName, ScheduleName
 from jexplicit.nn.networks import (
+    ACTIVATIONS,
     ConvolutionalNetwork,
     FullyConnected,
     MLPLanguageModel,
+    activation,
+    add_noise,
+    anomaly_auc,
+    contraction,
+    hidden_layers,
     init_variables,
     initial_state,
+    initializer,
+    iterate_map,
+    linear_autoencoder,
+    network_outputs,
     network_step,
+    recall,
+    reconstruction_errors,
     scorer,
+    standard_scale,
     variables_of,
 )
-from jexplicit.nn.studies import hidden_layers
-from jexplicit.nn.training import objective
+from jexplicit.nn.training import (
+    OBJECTIVES,
+    adagrad,
+    epoch_order,
+    make_optimizer,
+    make_schedule,
+    objective,
+    optax_optimizer,
+    shorter_epochs,
+)
 
 pytestmark = pytest.mark.usefixtures("promotion")
 
@@ -33,6 +60,8 @@ X, Y = RNG.normal(size=(6, 4)), RNG.normal(size=(6, 2))
 TOKENS, TARGETS = RNG.integers(0, 5, (6, 3)), RNG.integers(0, 5, 6)
 PLAIN = FullyConnected((3,), 2, bias=False, dtype=jnp.float64)
 NORMED = FullyConnected((3,), 2, norm="batch", dtype=jnp.float64)
+# compiled whole, which takes less time than compiling every operation
+outputs = jax.jit(network_outputs, static_argnums=0)
 
 
 @pytest.fixture
@@ -40,6 +69,18 @@ def promotion():
     """flax keeps BatchNorm's running statistics in float32, whatever the network's own type."""
     with jax.numpy_dtype_promotion("standard"):
         yield
+
+
+def drawn_variables(model: nn.Module, inputs: Any, seed: int = 0) -> Any:
+    """Parameters of variance 1/(their first axis), and running statistics between 0.5 and 1.5, drawn by NumPy."""
+    shapes: Any = jax.eval_shape(model.init, jax.random.key(0), jax.device_put(inputs))
+    rng, dtype = np.random.default_rng(seed), jax.tree.leaves(shapes["params"])[0].dtype
+
+    def like(tree: Any, draw: Any) -> Any:
+        return jax.tree.map(lambda leaf: jax.device_put(draw(leaf.shape).astype(dtype)), tree)
+
+    params = like(shapes["params"], lambda shape: rng.normal(size=shape) / shape[0] ** 0.5)
+    return {"params": params, "batch_stats": like(shapes.get("batch_stats", {}), lambda shape: rng.uniform(0.5, 1.5, shape))}
 
 
 @functools.cache
@@ -93,29 +134,17 @@ def test_the_language_model_is_bengio_s_equation(direct):
         np.testing.assert_allclose(logits[m], expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("direct", "norm", "residual"),
-    [("tokens", "batch", False), ("embedding", "none", True), ("none", "layer", False), ("none", "group", True)],
-)
-def test_gradients_are_finite_differences(direct, norm, residual):
-    model = MLPLanguageModel(5, 2, (6, 6), direct, norm=norm, residual=residual, output_scale=1.0, dtype=jnp.float64)
-    made = drawn_variables(model, TOKENS, seed=1)
-
-    @jax.jit
-    @jax.value_and_grad
-    def loss(params):
-        z, _ = model.apply({**made, "params": params}, TOKENS, train=True, mutable=["batch_stats"])
-        return objective("softmax_cross_entropy")(z, jax.device_put(TARGETS)).mean()
-
-    h = 1e-5
-    for _ in range(2):
-        d = jax.tree.map(lambda leaf: RNG.normal(size=leaf.shape), made["params"])
-        moved = [
-            jax.tree.map(lambda leaf, v, s=s: jax.device_put(np.asarray(leaf) + s * h * v), made["params"], d) for s in (1, -1)
-        ]
-        along = sum(np.sum(np.asarray(a) * b) for a, b in zip(*map(jax.tree.leaves, (loss(made["params"])[1], d)), strict=True))
-        ahead, behind = (float(loss(params)[0]) for params in moved)
-        assert along == pytest.approx((ahead - behind) / (2 * h), rel=1e-6, abs=1e-8)
+@pytest.mark.parametrize("norm", ["layer", "group"])
+def test_norms_of_an_example_are_over_its_units(norm):
+    network = FullyConnected((8 if norm == "layer" else 16,), 2, norm=norm, dtype=jnp.float64)
+    made = drawn_variables(network, X)
+    params = jax.tree.map(np.asarray, made["params"])
+    own = params["hidden_1"]["LayerNorm_0" if norm == "layer" else "GroupNorm_0"]
+    z = (X @ params["hidden_1"]["Dense_0"]["kernel"]).reshape(len(X), 1 if norm == "layer" else 8, -1)  # of 8 and of 2 units
+    z = ((z - z.mean(axis=2, keepdims=True)) / np.sqrt(z.var(axis=2, keepdims=True) + 1e-6)).reshape(len(X), -1)
+    a = np.maximum(own["scale"] * z + own["bias"], 0)
+    expected = a @ params["output"]["kernel"] + params["output"]["bias"]
+    np.testing.assert_allclose(outputs(network, made, X), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_a_residual_layer_adds_its_input_where_widths_agree():
@@ -130,22 +159,19 @@ def test_a_residual_layer_adds_its_input_where_widths_agree():
 
 def test_batch_norm_reads_the_batch_while_training_and_running_statistics_for_inference():
     made = drawn_variables(NORMED, X)
-    start = {**made, "batch_stats": {"hidden_1": {"BatchNorm_0": {"mean": np.zeros(3), "var": np.ones(3)}}}}
-    apply = jax.jit(lambda variables, X: NORMED.apply(variables, X, train=True, mutable=["batch_stats", "intermediates"]))
-    seen: Any = jax.tree.map(np.asarray, apply(start, X)[1])
-    layer = jax.tree.map(np.asarray, made["params"]["hidden_1"])
+    params, running = jax.tree.map(lambda leaf: np.asarray(leaf, float), (made["params"], made["batch_stats"]["hidden_1"]))
+    layer, running, output = params["hidden_1"], running["BatchNorm_0"], params["output"]
     raw, norm = X @ layer["Dense_0"]["kernel"], layer["BatchNorm_0"]
+    assert "bias" not in layer["Dense_0"]  # its own shift takes that place
+    apply = jax.jit(functools.partial(NORMED.apply, train=True, mutable=["batch_stats", "intermediates"]))
+    seen: Any = jax.tree.map(np.asarray, apply(made, X)[1])
     expected = norm["scale"] * (raw - raw.mean(axis=0)) / np.sqrt(raw.var(axis=0) + 1e-5) + norm["bias"]  # its epsilon
     np.testing.assert_allclose(seen["intermediates"]["hidden_1"]["z"][0], expected, rtol=1e-9, atol=1e-12)
     updated = seen["batch_stats"]["hidden_1"]["BatchNorm_0"]
-    np.testing.assert_allclose(updated["mean"], 0.1 * raw.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(updated["var"], 0.9 + 0.1 * raw.var(axis=0), rtol=1e-12)
-    mean, var = (np.asarray(made["batch_stats"]["hidden_1"]["BatchNorm_0"][name], float) for name in ("mean", "var"))
-    z = norm["scale"] * (raw - mean) / np.sqrt(var + 1e-5) + norm["bias"]
-    output = jax.tree.map(np.asarray, made["params"]["output"])
-    inference = np.maximum(z, 0) @ output["kernel"] + output["bias"]  # whatever its batch
-    np.testing.assert_allclose(outputs(NORMED, made, X), inference, rtol=1e-12)
-    assert "bias" not in made["params"]["hidden_1"]["Dense_0"]  # its own shift takes that place
+    np.testing.assert_allclose(updated["mean"], 0.9 * running["mean"] + 0.1 * raw.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(updated["var"], 0.9 * running["var"] + 0.1 * raw.var(axis=0), rtol=1e-12)
+    z = norm["scale"] * (raw - running["mean"]) / np.sqrt(running["var"] + 1e-5) + norm["bias"]  # whatever its batch
+    np.testing.assert_allclose(outputs(NORMED, made, X), np.maximum(z, 0) @ output["kernel"] + output["bias"], rtol=1e-12)
 
 
 def test_weights_of_zero_never_move():
@@ -168,7 +194,7 @@ def test_the_chunk_changes_no_score():
         assert scores.accuracy == np.mean(answers.argmax(axis=1) == Y.argmax(axis=1))
 
 
-def test_what_is_dropped_depends_on_seed_and_step_alone():
+def test_dropout_depends_on_seed_and_step_alone():
     model: Any = FullyConnected((16,), 2, dropout=0.5, dtype=jnp.float64)
     start = drawn_variables(model, X)
 
@@ -184,56 +210,309 @@ def test_what_is_dropped_depends_on_seed_and_step_alone():
     assert (kernels[0] != kernels[1]).any()
 
 
-# Convolutions
-
-IMAGE_RNG = np.random.default_rng(0)
-SHAPE, IMAGES = (5, 6), IMAGE_RNG.uniform(size=(3, 30))
-MODEL = ConvolutionalNetwork(SHAPE, 4, channels=(2, 3), hidden=5, dtype=jnp.float64)
-
-
-def convolved(x, W):
-    """`z[i, j, f] = sum W[a, b, c, f] x[i + a - 1, j + b - 1, c]`, zeros outside of the image."""
-    height, width, channels = x.shape
-    z = np.zeros((height, width, W.shape[-1]))
-    for i, j, f in np.ndindex(z.shape):
-        for a, b, c in np.ndindex(3, 3, channels):
-            row, column = i + a - 1, j + b - 1
-            if 0 <= row < height and 0 <= column < width:
-                z[i, j, f] += W[a, b, c, f] * x[row, column, c]
-    return z
-
-
-def test_the_network_is_what_loops_compute():
-    with jax.numpy_dtype_promotion("standard"):  # flax keeps running statistics in float32
-        variables = drawn_variables(MODEL, IMAGES)
-        found = np.asarray(outputs(MODEL, variables, IMAGES))
+def test_the_convolutional_network_is_convolutions_of_scipy_and_largest_of_four():
+    images = np.random.default_rng(0).uniform(size=(3, 30))
+    model = ConvolutionalNetwork((5, 6), 4, channels=(2, 3), hidden=5, dtype=jnp.float64)
+    variables = drawn_variables(model, images)
+    found = np.asarray(outputs(model, variables, images))
     params, running = jax.tree.map(lambda leaf: np.asarray(leaf, float), (variables["params"], variables["batch_stats"]))
-    for m, x in enumerate(IMAGES):
-        x = x.reshape(*SHAPE, 1)
+    for m, x in enumerate(images.reshape(3, 1, 5, 6)):
         for n in (1, 2):
-            z, norm, mean = convolved(x, params[f"convolution_{n}"]["kernel"]), params[f"norm_{n}"], running[f"norm_{n}"]
-            z = norm["scale"] * (z - mean["mean"]) / np.sqrt(mean["var"] + 1e-5) + norm["bias"]
-            x = np.zeros((z.shape[0] // 2, z.shape[1] // 2, z.shape[2]))
-            for i, j, f in np.ndindex(x.shape):
-                x[i, j, f] = max(0, z[2 * i : 2 * i + 2, 2 * j : 2 * j + 2, f].max())
-        hidden = np.maximum(x.ravel() @ params["hidden"]["kernel"] + params["hidden"]["bias"], 0)
-        expected = hidden @ params["output"]["kernel"] + params["output"]["bias"]
-        np.testing.assert_allclose(found[m], expected, rtol=1e-12)
-
-
-# Diagnostics
-
-TOKEN_RNG = np.random.default_rng(0)
+            W, norm, mean = params[f"convolution_{n}"]["kernel"], params[f"norm_{n}"], running[f"norm_{n}"]
+            z = np.array([sum(map(correlate2d, x, W[:, :, :, f].transpose(2, 0, 1), ["same"] * len(x))) for f in range(n + 1)])
+            scale, shift, mean, var = (v[:, None, None] for v in (norm["scale"], norm["bias"], mean["mean"], mean["var"]))
+            z = np.maximum(scale * (z - mean) / np.sqrt(var + 1e-5) + shift, 0)
+            height, width = z.shape[1] // 2, z.shape[2] // 2
+            x = z[:, : 2 * height, : 2 * width].reshape(n + 1, height, 2, width, 2).max(axis=(2, 4))
+        hidden = np.maximum(x.transpose(1, 2, 0).ravel() @ params["hidden"]["kernel"] + params["hidden"]["bias"], 0)
+        np.testing.assert_allclose(found[m], hidden @ params["output"]["kernel"] + params["output"]["bias"], rtol=1e-12)
 
 
 def test_the_layers_of_a_language_model_are_found():
-    tokens, targets = TOKEN_RNG.integers(0, 5, (4, 2)), TOKEN_RNG.integers(0, 5, 4)
     model = MLPLanguageModel(5, 2, (3, 3), norm="batch")
-    variables = drawn_variables(model, tokens)
-    layers = hidden_layers(
-        model, variables, objective("softmax_cross_entropy"), jax.device_put(tokens), jax.device_put(targets)
-    )
-    assert list(layers) == ["hidden_1", "hidden_2"] and layers["hidden_1"].z.shape == (4, 3)
+    variables = drawn_variables(model, TOKENS)
+    layers = hidden_layers(model, variables, objective("softmax_cross_entropy"), TOKENS, TARGETS)
+    assert list(layers) == ["hidden_1", "hidden_2"] and layers["hidden_1"][0].shape == (6, 3)
     shift = variables["params"]["network"]["hidden_1"]["BatchNorm_0"]["bias"]
-    means = np.asarray(layers["hidden_1"].z).mean(axis=0)
-    np.testing.assert_allclose(means, shift, atol=1e-6)  # BatchNorm in training, float32
+    np.testing.assert_allclose(np.asarray(layers["hidden_1"][0]).mean(axis=0), shift, atol=1e-6)  # in training, float32
+
+
+# Losses, activations and backpropagation
+
+Z = np.random.default_rng(0).normal(size=(5, 3)) * 3
+ONE_HOT = np.eye(3)[np.random.default_rng(1).integers(0, 3, 5)]
+
+
+def sigmoid(z):
+    return 1 / (1 + np.exp(-z))
+
+
+def softmax(z):
+    return np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+
+
+LOSSES = {  # J, and dJ/dz
+    "squared_error": (lambda z, y: np.sum((y - z) ** 2, axis=1) / 2, lambda z, y: z - y),
+    "sigmoid_squared_error": (
+        lambda z, y: np.sum((y - sigmoid(z)) ** 2, axis=1),
+        lambda z, y: -2 * (y - sigmoid(z)) * sigmoid(z) * (1 - sigmoid(z)),
+    ),
+    "binary_cross_entropy": (
+        lambda z, y: -np.sum(y * np.log(sigmoid(z)) + (1 - y) * np.log(1 - sigmoid(z)), axis=1),
+        lambda z, y: sigmoid(z) - y,
+    ),
+    "softmax_cross_entropy": (lambda z, y: -np.sum(y * np.log(softmax(z)), axis=1), lambda z, y: softmax(z) - y),
+}
+PHI = {
+    "tanh": np.tanh,
+    "relu_tanh": lambda z: np.maximum(np.tanh(z), 0),
+    "silu": lambda z: z * sigmoid(z),
+    "leaky_relu": lambda z: np.where(z > 0, z, 0.01 * z),
+}
+SLOPES = {  # φ'(z), with a = φ(z)
+    "relu": lambda z, a: z > 0,
+    "leaky_relu": lambda z, a: np.where(z > 0, 1, 0.01),
+    "tanh": lambda z, a: 1 - a**2,
+    "sigmoid": lambda z, a: a * (1 - a),
+    "relu_tanh": lambda z, a: (z > 0) * (1 - a**2),
+    "silu": lambda z, a: a + sigmoid(z) * (1 - a),
+    "linear": lambda z, a: np.ones_like(z),
+}
+
+
+def test_losses_and_activations_and_their_gradients_are_the_formulas():
+    losses = {name: objective(name) for name in OBJECTIVES}
+
+    @jax.jit
+    def found(z, y, labels):
+        slopes = {name: jax.grad(lambda z, loss=loss: loss(z, y).sum())(z) for name, loss in losses.items()}
+        phis = {n: (phi(z), jax.vmap(jax.grad(phi))(z.ravel()).reshape(z.shape)) for n, (phi, _) in ACTIVATIONS.items()}
+        return {name: loss(z, y) for name, loss in losses.items()}, slopes, losses["softmax_cross_entropy"](z, labels), phis
+
+    values, slopes, of_labels, phis = jax.tree.map(np.asarray, found(Z, ONE_HOT, ONE_HOT.argmax(axis=1)))
+    for name, (loss, slope) in LOSSES.items():
+        np.testing.assert_allclose(values[name], loss(Z, ONE_HOT), rtol=1e-10)
+        np.testing.assert_allclose(slopes[name], slope(Z, ONE_HOT), rtol=1e-10, atol=1e-14)
+    np.testing.assert_allclose(of_labels, values["softmax_cross_entropy"], rtol=1e-12)
+    for name, (a, slope) in phis.items():
+        np.testing.assert_allclose(slope, SLOPES[name](Z, a), rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize(("phi", "goal"), list(zip(PHI, LOSSES, strict=True)))
+def test_backpropagation_by_hand_is_automatic_differentiation(phi, goal):
+    """v⁽ᴸ⁾ = dJ/dz⁽ᴸ⁾, v⁽ˡ⁾ = φ'(z⁽ˡ⁾) ⊙ W⁽ˡ⁺¹⁾ᵀ v⁽ˡ⁺¹⁾, dJ/dW⁽ˡ⁾ = v⁽ˡ⁾ a⁽ˡ⁻¹⁾ᵀ, dJ/db⁽ˡ⁾ = v⁽ˡ⁾: lecture notes, bp-5."""
+    network = FullyConnected((5, 4), 3, activation=phi, dtype=jnp.float64)
+    X = np.random.default_rng(2).normal(size=(5, 4))
+    variables = drawn_variables(network, X)
+    params = jax.tree.map(np.asarray, variables["params"])
+    layers = [params["hidden_1"]["Dense_0"], params["hidden_2"]["Dense_0"], params["output"]]
+    inputs, zs = [X], []
+    for layer in layers:
+        zs.append(inputs[-1] @ layer["kernel"] + layer["bias"])
+        inputs.append(PHI[phi](zs[-1]))
+    v = [LOSSES[goal][1](zs[-1], ONE_HOT)]
+    for layer, z, a in zip(layers[:0:-1], zs[-2::-1], inputs[-2:0:-1], strict=True):
+        v.insert(0, SLOPES[phi](z, a) * (v[0] @ layer["kernel"].T))
+    found = hidden_layers(network, variables, objective(goal), jax.device_put(X), jax.device_put(ONE_HOT))
+    for n, (z, slope) in enumerate(found.values()):
+        np.testing.assert_allclose(z, zs[n], rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(5 * np.asarray(slope), v[n], rtol=1e-10, atol=1e-14)
+
+    def loss(params):
+        return objective(goal)(network_outputs(network, {"params": params}, X), jax.device_put(ONE_HOT)).sum()
+
+    gradient = jax.tree.map(np.asarray, jax.jit(jax.grad(loss))(variables["params"]))
+    slopes = [gradient["hidden_1"]["Dense_0"], gradient["hidden_2"]["Dense_0"], gradient["output"]]
+    for slope, sensitivity, a in zip(slopes, v, inputs[:-1], strict=True):
+        np.testing.assert_allclose(slope["kernel"], a.T @ sensitivity, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(slope["bias"], sensitivity.sum(axis=0), rtol=1e-9, atol=1e-12)
+
+
+# Optimisers
+
+
+def test_adagrad_follows_its_recurrence_from_0():
+    """The others are optax's own."""
+    starts, gradients = ((0.0, 1e-30), (0.1, 1e-7), (2.0, 0.5)), (0.5, -1.0, 2.0, 0.25)
+
+    def descend(optimizer):
+        W = jnp.zeros((), float)
+        state = optimizer.init(W)
+        for g in gradients:
+            update, state = optimizer.update(jax.device_put(g), state, W)
+            W = optax.apply_updates(W, update)
+        return W
+
+    made = [make_optimizer("adagrad", 0.1), *(adagrad(0.1, accumulator=a, eps=eps) for a, eps in starts)]
+    ends = jax.jit(lambda: list(map(descend, made)))()
+    for end, (G, eps) in zip(ends, (starts[0], *starts), strict=True):
+        W = 0.0
+        for g in gradients:
+            G += g * g
+            W -= 0.1 * g / np.sqrt(G + eps)
+        assert float(end) == pytest.approx(W, rel=1e-12)
+
+
+def test_every_optimiser_descends_and_its_rate_may_be_traced():
+    def first_update(name, rate):
+        optimizer, W = make_optimizer(name, rate), jnp.ones(2)
+        return jax.device_put(optimizer.update(jax.device_put(np.array([0.5, 2.0])), optimizer.init(W), W)[0])
+
+    @jax.jit
+    def found(rates):
+        traced = {name: jax.vmap(functools.partial(first_update, name))(rates) for name in OptimizerName.__args__}
+        return traced, {name: [first_update(name, rate) for rate in (0.01, 0.1)] for name in OptimizerName.__args__}
+
+    together, alone = found(np.array([0.01, 0.1]))
+    for name, updates in together.items():
+        np.testing.assert_allclose(updates, alone[name], rtol=1e-6)
+        assert (np.asarray(updates) < 0).all()
+
+
+def test_rates_cool_down():
+    schedules = {name: make_schedule(name, 0.3, 90) for name in ScheduleName.__args__}
+    found = jax.jit(lambda k: {name: k * 0.0 + jax.vmap(schedule)(k) for name, schedule in schedules.items()})
+    for name, of_steps in jax.tree.map(np.asarray, found(np.arange(91))).items():
+        assert of_steps[0] == pytest.approx(0.3, rel=1e-6) and (np.diff(of_steps) <= 0).all()
+        last = {"constant": 0.3, "step": 0.03, "exponential": 0.003, "linear": 0, "cosine": 0}[name]
+        assert of_steps[-1] == pytest.approx(last, abs=1e-7)
+
+
+# Initial weights
+
+
+def test_the_variance_of_initial_weights_is_that_of_theory():
+    shape, gains = (300, 200), {"tanh": 1.0, "sigmoid": 4.0, "relu": 2**0.5, "silu": 2**0.5}  # the lecture's gains
+    names = [name for name in InitializerName.__args__ if name != "zeros"]
+    standard_scale.cache_clear()  # it is then asked for under jit
+    made = jax.jit(lambda key: {(n, phi): initializer(n, phi)(key, shape, np.float64) for n in names for phi in gains})
+    for (name, phi), W in jax.tree.map(np.asarray, made(jax.random.key(0))).items():
+        expected = {
+            "glorot": gains[phi] ** 2 * 2 / 500,
+            "he": gains[phi] ** 2 / 300,
+            "backward": gains[phi] ** 2 / 200,
+            "fan": 1 / 3 / 300,
+            "standard": standard_scale(phi) / 300,
+        }[name.split("_")[0]]
+        assert W.var() == pytest.approx(expected, rel=0.03)
+        assert abs(W.mean()) < 5 * (expected / W.size) ** 0.5
+        if name.endswith("uniform"):
+            bound = (3 * expected) ** 0.5  # for Glorot gain √(6/(n_in + n_out)), as printed
+            assert 0.999 * bound < np.abs(W).max() <= bound
+        else:
+            assert np.abs(W).max() > 3.5 * expected**0.5  # not cut off
+
+
+def test_the_standard_scheme_s_constant():
+    """c E[φ(z)²] = 1: by hand for ReLU (2) and the identity (1), by a million draws elsewhere (relative error 0.5 %)."""
+    assert standard_scale("relu") == pytest.approx(2, rel=1e-9) and standard_scale("linear") == pytest.approx(1, rel=1e-9)
+    names = "tanh", "sigmoid", "relu_tanh", "silu", "leaky_relu"
+    squares = jax.jit(lambda z: {name: jnp.mean(ACTIVATIONS[name][0](z) ** 2) for name in names})
+    for name, mean_square in squares(np.random.default_rng(0).normal(size=1_000_000)).items():
+        assert standard_scale(name) * float(mean_square) == pytest.approx(1, rel=0.005)
+
+
+# Autoencoders: 1e-10 for factorisations of small well-conditioned matrices
+
+DRAWN = np.random.default_rng(0)
+POINTS = DRAWN.normal(size=(20, 3)) @ DRAWN.normal(size=(3, 6)) + 0.1 * DRAWN.normal(size=(20, 6))
+reconstructed = jax.jit(lambda X, k, Z: linear_autoencoder(X, k)(Z), static_argnums=1)
+
+
+def errors_of(outputs, X) -> np.ndarray:
+    return np.sum((np.asarray(outputs) - np.asarray(X)) ** 2, axis=1) / 2
+
+
+def test_the_linear_autoencoder_is_principal_components():
+    centred, pca = POINTS - POINTS.mean(axis=0), PCA(2).fit(POINTS)
+    found = reconstructed(centred, 2, centred)
+    np.testing.assert_allclose(found, pca.inverse_transform(pca.transform(POINTS)) - pca.mean_, atol=1e-10)
+    errors = jax.jit(reconstruction_errors)(found, centred)
+    np.testing.assert_allclose(errors, errors_of(found, centred), rtol=1e-12)
+    assert np.sum(errors) == pytest.approx(np.sum(np.linalg.svd(centred, compute_uv=False)[2:] ** 2) / 2)  # Eckart-Young
+
+
+def fitted(model, goal, optimizer, variables, X, steps):
+    """The state and losses of descent on all examples, compiled whole."""
+    step = network_step(model, objective(goal), optimizer)
+
+    @jax.jit
+    def run(variables):
+        return jax.lax.scan(lambda state, _: step(state, (X, X)), initial_state(variables, optimizer), length=steps)
+
+    return run(variables)
+
+
+def test_a_trained_linear_autoencoder_comes_to_the_solved_one():
+    model = FullyConnected((2,), 6, activation="linear", bias=False, weights="glorot_normal", dtype=jnp.float64)
+    optimizer = optax.adam(optax.cosine_decay_schedule(0.03, 8000))
+    _, losses = fitted(model, "squared_error", optimizer, init_variables(model, jax.random.key(0), POINTS), POINTS, 8000)
+    losses, best = np.asarray(losses), errors_of(reconstructed(POINTS, 2, POINTS), POINTS).sum()
+    assert best * (1 - 1e-9) <= losses[-1] < 1.001 * best < losses[0]
+
+
+def test_anomalies_are_found_where_reconstruction_fails():
+    strange = DRAWN.normal(size=(20, 6)) * POINTS.std()
+    normal, anomalous = (errors_of(reconstructed(POINTS, 3, part), part) for part in (POINTS, strange))
+    by_pairs = np.mean(anomalous[:, None] > normal[None])
+    assert anomaly_auc(jax.device_put(normal), jax.device_put(anomalous)) == pytest.approx(by_pairs) and by_pairs > 0.95
+
+
+def test_contraction_is_of_the_jacobian():
+    A = DRAWN.normal(size=(4, 4))
+    found = contraction(lambda x: jax.device_put(A) @ x, jax.device_put(DRAWN.normal(size=(2, 4))))
+    np.testing.assert_allclose(found[0], np.linalg.svd(A, compute_uv=False)[0], rtol=1e-10)
+    np.testing.assert_allclose(found[1], np.abs(np.linalg.eigvals(A)).max(), rtol=1e-10)
+    z = np.array([0.3, -0.2])
+    np.testing.assert_allclose(contraction(jnp.tanh, jax.device_put(z[None]))[0], (1 - np.tanh(z) ** 2).max(), rtol=1e-10)
+
+
+def test_an_over_parameterised_network_remembers_its_examples():
+    """Three examples, 40 hidden units for 6 features, small first weights: the map contracts, and starts nearby come back."""
+    memories = POINTS[:3]
+    model = FullyConnected((40, 40), 6, dtype=jnp.float64)
+    small = jax.tree.map(lambda W: jax.device_put(0.4 * np.asarray(W)), init_variables(model, jax.random.key(0), memories))
+    state, _ = fitted(model, "squared_error", optax.adam(3e-3), small, memories, 1500)
+
+    def f(x):
+        return model.apply({"params": state.params}, x[None])[0]
+
+    assert errors_of(iterate_map(f, jax.device_put(memories), 1), memories).max() < 1e-4
+    assert contraction(f, jax.device_put(memories))[1].max() < 1
+    starts = jax.jit(add_noise, static_argnums=(2, 3))(jax.random.key(1), jax.device_put(memories), 0.1, 4)
+    noise = (np.asarray(starts) - np.repeat(memories, 4, axis=0)) / memories.std()
+    assert noise.std() == pytest.approx(0.1, rel=0.4)  # of 72 numbers: a standard error of 8 %
+    back = recall(iterate_map(f, starts, 200), jax.device_put(memories), tolerance=0.05)
+    np.testing.assert_array_equal(back, np.repeat(np.eye(3, dtype=bool), 4, axis=0))
+
+
+def test_calls_that_make_no_sense_are_refused():
+    key, X, none = jax.random.key(0), jax.device_put(np.ones((20, 6))), jax.device_put(np.ones((0, 6)))
+    network: Any = FullyConnected
+    order = functools.partial(epoch_order, size=10)
+    rows = [
+        ("activation 'gelu': choose one of relu", lambda: activation("gelu")),
+        ("'orthogonal': choose one of glorot_normal", lambda: initializer("orthogonal", "relu")),
+        ("'gelu': choose one of", lambda: initializer("he_normal", "gelu")),
+        ("'hinge': choose one of squared_error", lambda: objective("hinge")),
+        ("'lion': choose one of sgd", lambda: make_optimizer("lion", 0.1)),
+        ("'warm': choose one of constant", lambda: make_schedule("warm", 0.1, 10)),
+        *(
+            ("both must be positive", lambda x=x: make_schedule("cosine", *x))
+            for x in ((0.0, 10), (float("nan"), 10), (0.1, 0))
+        ),
+        *((f"epochs of {n} examples, of 10", lambda n=n: shorter_epochs(order, 10, n)) for n in (0, 11)),
+        *(
+            ("at least one example and one feature", lambda shape=shape: init_variables(network((2,), 1), key, np.zeros(shape)))
+            for shape in ((0, 3), (3, 0))
+        ),
+        ("'instance'", lambda: init_variables(network((3,), 2, norm="instance"), key, np.ones((1, 4), np.float32))),
+        ("no examples", lambda: scorer(network((), 1), objective("squared_error"))({}, none, none)),
+        *((f"width {k} for 20 examples of 6", lambda k=k: linear_autoencoder(X, k)) for k in (0, 7)),
+        ("-1 iterations", lambda: iterate_map(jnp.tanh, X, -1)),
+        ("at least one of each", lambda: anomaly_auc(*jax.device_put((np.ones(20), np.ones(0))))),
+    ]
+    named = [(re.escape(message), call) for message, call in rows]
+    refuse(named, errors=(ValueError, TypeCheckError))  # types say so first where they are checked
+    plain = "optimizer 'chain': optax has no plain optimiser of this name; try adagrad"
+    refuse([(plain, lambda: optax_optimizer("chain", 0.1))], of_values=True)

@@ -18,10 +18,9 @@ from tables import compiled, each_row, products
 
 import icl
 import jexplicit
-from icl.descent import Predictions
+from icl.attention import Predictions
 from icl.recurrences import Stream
 from jexplicit import lm, solvers
-from jexplicit.features import images
 from jexplicit.lm.core import model
 from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import AXIS, data_mesh
@@ -85,9 +84,9 @@ def cases() -> dict[str, Case]:
     COUNTS = draw.rng.integers(1, 9, (8, 8)).astype(float)
     NOISE = lm.noise_model(np.arange(1, 9))
     DECODERS = [jax.device_put(F[:4]), jax.device_put(F[4:7])]
-    CONTEXT, VALUES = jax.device_put(np.array([2])), jax.device_put(np.array([1.0, 3.0]))
+    CONTEXT = jax.device_put(np.array([2]))
     TARGETS, ANSWERS, QUERY = jax.device_put(Y), jax.device_put(LABELS), jax.device_put(SINGLE)
-    WAVELETS = images.wavelets((8, 8), octaves=2, angles=2, grid=2)
+    WAVELETS = jexplicit.features.wavelets((8, 8), octaves=2, angles=2, grid=2)
     return {
         "jexplicit.explicit_solution": case(jexplicit.explicit_solution, F, 2.0, compiled=WITH_CHECKS),
         "jexplicit.solvers.dense_cooccurrence": case(solvers.dense_cooccurrence, H, Y),
@@ -107,15 +106,11 @@ def cases() -> dict[str, Case]:
         "jexplicit.solvers.accuracy": case(solvers.accuracy, normal(16, 3), LABELS),
         "jexplicit.features.positive_parts": case(jexplicit.features.positive_parts, normal(8, 3), compiled=WITH_CHECKS),
         "jexplicit.features.unit_rows": case(jexplicit.features.unit_rows, H, compiled=WITH_CHECKS),
-        "jexplicit.features.random_features": case(jexplicit.features.random_features, normal(8, 6), normal(6, 5)),
         "jexplicit.features.fourier_features": case(jexplicit.features.fourier_features, normal(8, 3), normal(3, 4)),
         "jexplicit.features.scattering_pools": case(
-            lambda X: images.scattering_pools(X, WAVELETS), positive(8, 8, 8), compiled=WITH_CHECKS
+            lambda X: jexplicit.features.scattering_pools(X, WAVELETS), positive(8, 8, 8), compiled=WITH_CHECKS
         ),
         "jexplicit.lm.logits": case(lambda U: model.logits((U,), CONTEXT), normal(8, 8)),
-        "jexplicit.solvers.priming_scan": case(
-            lambda H: solvers.priming_scan(H, DECODERS[0], ANSWERS, VALUES).accuracy, H, no_gradient="it counts what is right"
-        ),
         "jexplicit.lm.kneser_ney": case(lm.kneser_ney, COUNTS, no_gradient="counts are whole numbers"),
         "jexplicit.lm.noisy_counts": case(lm.noisy_counts, positive(8, 8), NOISE),
         "jexplicit.lm.noisy_rows": case(lm.noisy_rows, normal(8, 8), NOISE),
@@ -254,8 +249,7 @@ def page() -> str:
         "Under `jax.jit`, `jax.vmap` and `jax.grad`, and on arrays whose first axis is spread over 8 devices, a function has",
         "the numbers that it has alone. `tests/runs/test_functions.py` tests each, and writes this table. *One program*",
         "computes and checks values. *One, and checks*: small programs check values before or after it. Under a transformation",
-        "values are not checked. *Each sweep*, *each layer*: a loop on the host calls compiled programs, as sweeps are saved",
-        "and resumed, and a layer may have a solver of its own.",
+        "values are not checked. *Each sweep*, *each layer*: a loop on the host calls compiled programs.",
         "",
         "| a call compiles | functions |",
         "|---|---|",

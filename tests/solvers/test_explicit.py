@@ -1,4 +1,4 @@
-"""The explicit solution, against the paper's formula, its gradient, and naive Bayes; co-occurrences of numeric features.
+"""The explicit solution, stacks, δ and measures: the paper's formula, its gradient, naive Bayes, and loops.
 
 Tolerances: a few logarithms of order 1..10 and sums of a few hundred counts; 1e-12 leaves a factor of 1000 over float64's
 eps, 1e-5 a factor of 100 over float32's.
@@ -9,58 +9,70 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from reference import explicit_solution as explicit_solution_loop
-from reference import features, generalized_cooccurrences, log_softmax, one_hot
+import reference
+from scipy.special import log_softmax, softmax
 from sklearn.naive_bayes import CategoricalNB, MultinomialNB
 
-from jexplicit.solvers.explicit import column_sums, dense_cooccurrence, explicit_solution, priming_number
+from jexplicit.nn.networks import SoftmaxStack, init_variables, network_outputs
+from jexplicit.solvers.explicit import (
+    SoftmaxLayer,
+    accuracy,
+    calibration_error,
+    closeness,
+    column_sums,
+    dense_cooccurrence,
+    explicit_solution,
+    fit_delta,
+    fit_temperature,
+    mean_loss,
+    priming_number,
+    solve_layers,
+    stack_logits,
+)
 
 V, OUTPUTS = 6, 3  # input tokens, outputs
 SLOW = pytest.mark.slow
 TOLERANCE = {np.float64: 1e-12, np.float32: 1e-5}
+device = jax.device_put
 
 
-def observations(K, seed=7, M=600):
-    """Contexts and targets in which every input token meets every output at every offset, so that no count is zero."""
+def counted(K, kind, seed=7, M=600):
+    """Tokens, targets, features and F of contexts in which every token meets every output at every offset."""
     rng = np.random.default_rng(seed)
     Y = rng.choice(OUTPUTS, M, p=[0.5, 0.3, 0.2])
     X = np.stack([(Y * rng.integers(0, 2, M) + rng.integers(0, V, M)) % V for _ in range(K)], axis=1)
-    for k in range(K):
-        assert np.all(one_hot(X[:, k], V).T @ one_hot(Y, OUTPUTS) > 0)
-    return X, Y
+    H = reference.features(X, np.eye(V), kind)
+    F = H.T @ reference.one_hot(Y, OUTPUTS)
+    assert F.min() > 0
+    return X, Y, H, F
 
 
-def counted(K, kind):
-    """Features, targets and F of such observations."""
-    X, Y = observations(K)
-    H = features(X, np.eye(V), kind)
-    return X, Y, H, H.T @ one_hot(Y, OUTPUTS)
-
-
-def positive_table(D=6, N=3, seed=8):
-    return np.random.default_rng(seed).gamma(1.0, 3.0, (D, N)) + 0.1
+def positive(M=300, D=6, N=3, dtype=np.float64):
+    """Positive features that say something of labels of different frequencies; targets; labels."""
+    rng = np.random.default_rng(0)
+    labels = rng.permutation(np.minimum(np.arange(M) % 4, N - 1))
+    H = rng.gamma(1.0, 1.0, (M, D)) * (1 + rng.random((N, D)))[labels] + 0.05
+    return device(H.astype(dtype)), device(np.asarray(reference.one_hot(labels, N), dtype)), labels
 
 
 def log_predictions(H, U):
-    return np.array([log_softmax(row) for row in np.asarray(H) @ np.asarray(U)])
+    return log_softmax(np.asarray(H) @ np.asarray(U), axis=1)
 
 
 @pytest.mark.parametrize(
     "K, dtype", [(2, np.float64), (105.99, np.float32), *(pytest.param(K, np.float64, marks=SLOW) for K in (1, 4, 105.99))]
 )
 def test_the_solution_equals_the_paper_s_formula(K, dtype):
-    F = positive_table()
-    U = explicit_solution(jax.device_put(np.asarray(F, dtype)), K)
+    F = np.random.default_rng(8).gamma(1.0, 3.0, (6, 3)) + 0.1
+    U = explicit_solution(device(F.astype(dtype)), K)
     assert U.dtype == dtype
-    expected, atol = explicit_solution_loop(F, K), TOLERANCE[dtype] * 10  # logarithms of order 10
+    expected, atol = reference.explicit_solution(F, K), TOLERANCE[dtype] * 10  # logarithms of order 10
     np.testing.assert_allclose(U, expected, rtol=0, atol=atol)
-    blocks = explicit_solution(
-        (jax.device_put(np.asarray(F[:2], dtype)), F[2:].astype(dtype)), K
-    )  # of rows, of JAX and of NumPy
+    blocks = explicit_solution((device(F[:2].astype(dtype)), F[2:].astype(dtype)), K)  # of rows, of JAX and of NumPy
     assert isinstance(blocks, tuple)
     np.testing.assert_allclose(np.concatenate(blocks), expected, rtol=0, atol=atol)
     F[2, 1] = 0  # a pair that never occurred has no chance, and spoils no other
-    U = np.asarray(explicit_solution(jax.device_put(np.asarray(F, dtype)), K))
+    U = np.asarray(explicit_solution(device(F.astype(dtype)), K))
     assert U[2, 1] == -np.inf and np.isfinite(U).sum() == U.size - 1
 
 
@@ -68,70 +80,54 @@ def test_at_k_1_the_gradient_of_the_cross_entropy_vanishes():
     _, Y, H, F = counted(1, "cat")
 
     def loss(U):
-        return optax.softmax_cross_entropy_with_integer_labels(jax.device_put(H) @ U, jax.device_put(Y)).sum()
+        return optax.softmax_cross_entropy_with_integer_labels(device(H) @ U, device(Y)).sum()
 
-    U = np.asarray(explicit_solution(jax.device_put(F), 1))
+    U = np.asarray(explicit_solution(device(F), 1))
     np.testing.assert_allclose(np.exp(log_predictions(np.eye(V), U)), F / F.sum(axis=1, keepdims=True), rtol=1e-13)
     slope = jax.jit(jax.grad(loss))
     assert np.max(np.abs(np.asarray(slope(U))) / F) < 1e-12  # relative to the counts, whose differences the gradient is
     assert np.max(np.abs(np.asarray(slope(U + 0.1 * np.sin(F)))) / F) > 1e-3  # elsewhere it does not
 
 
-@pytest.mark.parametrize(
-    "kind, oracle, K",
-    [
-        *(("cat", CategoricalNB, 3), ("sum", MultinomialNB, 2)),
-        *(pytest.param("cat", CategoricalNB, K, marks=SLOW) for K in (1, 2)),
-        *(pytest.param("sum", MultinomialNB, K, marks=SLOW) for K in (1, 3)),
-    ],
-)
+@pytest.mark.parametrize("kind, oracle, K", [("cat", CategoricalNB, 3), ("sum", MultinomialNB, 2)])
 def test_predictions_are_scikit_learn_s_naive_bayes(K, kind, oracle):
     X, Y, H, F = counted(K, kind)
-    U = explicit_solution(jax.device_put(F), K)
+    U = explicit_solution(device(F), K)
     inputs = X if kind == "cat" else H
     more = {"min_categories": V} if kind == "cat" else {}
     expected = oracle(alpha=0, force_alpha=True, **more).fit(inputs, Y).predict_log_proba(inputs)
     # 1e-9, the size of what scikit-learn's own order of sums could add over 600 positions, and far below any other model
     np.testing.assert_allclose(log_predictions(H, U), expected, rtol=0, atol=1e-9)
-    assert priming_number(jax.device_put(H)).item() == K
-    np.testing.assert_array_equal(column_sums((jax.device_put(F[:2]), jax.device_put(F[2:]))), K * np.bincount(Y))  # exactly
+    assert priming_number(device(H)).item() == K
+    np.testing.assert_array_equal(column_sums((device(F[:2]), device(F[2:]))), K * np.bincount(Y))  # exactly
 
 
-# dense_cooccurrence. M = 30 products of numbers in [0, 1] are added: rounding stays below 30 eps of the sum, which is
-# 7e-15 in float64 and 4e-6 in float32.
-DENSE_TOLERANCE = {np.float64: 1e-14, np.float32: 4e-6}
+def test_a_scan_over_the_priming_number_is_the_loop():
+    H, _, labels = positive()
+    F, K = dense_cooccurrence(H, labels), np.array([1.0, 2, 5, 17, 100])
+    scan = jax.jit(jax.vmap(lambda K: accuracy(H @ explicit_solution(F, K), device(labels))))(K)
+    loop = [reference.accuracy(np.asarray(H) @ reference.explicit_solution(np.asarray(F), k), labels) for k in K]
+    np.testing.assert_allclose(scan, loop, rtol=1e-14)
+    assert len(set(loop)) > 2  # K matters here
 
 
-def dense_features(M=30, D=5, outputs=4, seed=2):
-    rng = np.random.default_rng(seed)
-    return rng.random((M, D)), rng.dirichlet(np.ones(outputs), M)
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_dense_cooccurrences_equal_the_sum_of_outer_products(dtype):
-    H, Y = dense_features()
-    F = dense_cooccurrence(jax.device_put(np.asarray(H, dtype)), jax.device_put(np.asarray(Y, dtype)))
+# M = 30 products of numbers in [0, 1] are added: rounding stays below 30 eps of the sum.
+@pytest.mark.parametrize("dtype, rtol", [(np.float64, 1e-14), (np.float32, 4e-6)])
+def test_cooccurrences_are_the_sum_of_outer_products_and_of_labels_those_of_one_hot_targets(dtype, rtol):
+    rng = np.random.default_rng(2)
+    H, Y, labels = rng.random((30, 5)), rng.dirichlet(np.ones(4), 30), rng.integers(0, 4, 30)
+    X = device(H.astype(dtype))
+    F = dense_cooccurrence(X, device(Y.astype(dtype)))
     assert F.dtype == dtype
-    np.testing.assert_allclose(F, generalized_cooccurrences(H, Y), rtol=DENSE_TOLERANCE[dtype])
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_labels_give_the_cooccurrences_of_one_hot_targets(dtype):
-    H, labels = dense_features()[0], np.random.default_rng(3).integers(0, 4, 30)
-    F = dense_cooccurrence(jax.device_put(np.asarray(H, dtype)), labels, 5)
+    np.testing.assert_allclose(F, reference.generalized_cooccurrences(H, Y), rtol=rtol)
+    F = dense_cooccurrence(X, labels, 5)
     assert F.dtype == dtype and F.shape == (5, 5)
-    np.testing.assert_allclose(F, generalized_cooccurrences(H, np.eye(5)[labels]), rtol=DENSE_TOLERANCE[dtype])
-    traced = jax.jit(dense_cooccurrence, static_argnames="outputs")(
-        jax.device_put(np.asarray(H, dtype)), jax.device_put(labels), outputs=5
-    )
+    np.testing.assert_allclose(F, reference.generalized_cooccurrences(H, np.eye(5)[labels]), rtol=rtol)
+    traced = jax.jit(dense_cooccurrence, static_argnames="outputs")(X, device(labels), outputs=5)
     np.testing.assert_array_equal(traced, F)
-    np.testing.assert_array_equal(
-        dense_cooccurrence(jax.device_put(np.asarray(H, dtype)), labels), np.asarray(F)[:, : labels.max() + 1]
-    )
-    of_one = jax.jit(jax.vmap(lambda h, y: dense_cooccurrence(h[None], y[None], 5)))(
-        jax.device_put(np.asarray(H, dtype)), jax.device_put(labels)
-    )
-    np.testing.assert_allclose(np.asarray(of_one).sum(axis=0), F, rtol=DENSE_TOLERANCE[dtype])
+    np.testing.assert_array_equal(dense_cooccurrence(X, labels), np.asarray(F)[:, : labels.max() + 1])
+    of_one = jax.jit(jax.vmap(lambda h, y: dense_cooccurrence(h[None], y[None], 5)))(X, device(labels))
+    np.testing.assert_allclose(np.asarray(of_one).sum(axis=0), F, rtol=rtol)
 
 
 def test_sums_go_on_above_the_integers_of_float32_and_of_narrow_floats():
@@ -142,3 +138,116 @@ def test_sums_go_on_above_the_integers_of_float32_and_of_narrow_floats():
     for targets in (np.zeros(3001, np.int32), jnp.ones((3001, 1), jnp.float32)):
         assert float(dense_cooccurrence(ones, targets, outputs=1)[0, 0]) == 3001
     assert float(priming_number(jnp.full((3, 257), 1.0, jnp.bfloat16))) == 257
+
+
+def test_delta_is_the_lowest_of_a_scan_where_the_mean_log_count_of_the_model_is_that_of_the_targets():
+    rng = np.random.default_rng(0)
+    labels = rng.choice(3, 300, p=[0.5, 0.3, 0.2])
+    H = np.random.default_rng(99).gamma(1.0, 2.0, (3, 6))[labels] * rng.gamma(1.0, 1.0, (300, 6)) + 0.1
+    F, f, K = H.T @ np.eye(3)[labels], np.bincount(labels).astype(float), H.sum(axis=1).mean()
+    u, log_f = H.sum(axis=1) / K, np.log(f)
+    base = H @ np.log(F) - (K - 1) * u[:, None] * np.log(F.sum(axis=0))[None, :]
+    delta = fit_delta(lambda z: z, *device((base, u, labels, log_f)))
+
+    def logits(delta):
+        return base - delta * u[:, None] * log_f[None, :]
+
+    def loss(delta):
+        return -log_softmax(logits(delta), axis=1)[np.arange(300), labels].mean()
+
+    scan = np.linspace(delta - 0.5, delta + 0.5, 101)
+    assert abs(scan[np.argmin([loss(delta) for delta in scan])] - delta) < 0.006  # half a step of the scan
+    assert loss(delta) < loss(0) and abs(delta) > 0.01
+    assert u @ (softmax(logits(delta), axis=1) @ log_f) == pytest.approx(u @ log_f[labels], rel=1e-4)
+    given = np.zeros((4, 2)), np.ones(4), np.array([0, 0, 1, 1]), np.full(2, 3.0)
+    assert fit_delta(lambda x: x, *device(given)) == 0  # outputs that are equally frequent
+
+
+# Stacks: sums of some hundred logarithms of order 10 in float64, 1e-10; float32 leaves 1e-4.
+
+
+@pytest.mark.parametrize("layers, dtype, tolerance", [(3, np.float64, 1e-10), (1, np.float32, 1e-4)])
+def test_every_layer_is_the_papers_solution_of_its_own_inputs_and_a_layer_of_a_network(layers, dtype, tolerance):
+    H, Y = positive(dtype=dtype)[:2]
+    solved = solve_layers(H, Y, [SoftmaxLayer()] * layers).params
+    inputs, targets, decoders = np.asarray(H, np.float64), np.asarray(Y, np.float64), []
+    for U in solved:
+        K = max(1.0, np.abs(inputs).sum(axis=1).mean())
+        decoders.append(reference.explicit_solution(reference.generalized_cooccurrences(inputs, targets), K))
+        np.testing.assert_allclose(U, decoders[-1], rtol=0, atol=tolerance)
+        inputs = np.exp(log_predictions(inputs, decoders[-1]))
+    expected = reference.softmax_stack(np.asarray(H, np.float64), decoders)
+    np.testing.assert_allclose(stack_logits(solved, H), expected, rtol=0, atol=100 * tolerance)
+    model = SoftmaxStack(3, layers, dtype=dtype)
+    variables = {"params": {f"layer_{n}": {"kernel": U} for n, U in enumerate(solved, 1)}, "batch_stats": {}}
+    assert jax.tree.map(jnp.shape, init_variables(model, jax.random.key(0), H)) == jax.tree.map(jnp.shape, variables)
+    np.testing.assert_allclose(network_outputs(model, variables, H), expected, rtol=0, atol=100 * tolerance)
+
+
+def test_layers_may_have_their_own_activation_and_priming_number():
+    H, Y, _ = positive()
+    solved = solve_layers(H, Y, [SoftmaxLayer(K=7.0, activation=lambda z: 1 + jax.nn.sigmoid(z)), SoftmaxLayer()])
+    np.testing.assert_allclose(solved.params[0], explicit_solution(dense_cooccurrence(H, Y), 7.0), rtol=1e-12)
+    hidden = 1 + jax.nn.sigmoid(H @ solved.params[0])
+    assert solved.K[1] == pytest.approx(float(hidden.sum(axis=1).mean()))
+    np.testing.assert_allclose(solved.params[1], explicit_solution(dense_cooccurrence(hidden, Y), solved.K[1]), rtol=1e-9)
+
+
+# Measures
+
+
+def test_accuracy_and_mean_loss_are_the_loops():
+    rng = np.random.default_rng(0)
+    H, U, labels = rng.normal(size=(60, 5)), rng.normal(size=(5, 3)), rng.integers(0, 3, 60)
+    Z, Y = device(H @ U), device(reference.one_hot(labels, 3))
+    assert accuracy(Z, device(labels)) == pytest.approx(reference.accuracy(H @ U, labels), rel=1e-15)
+    assert mean_loss(Z, Y) == mean_loss(Z, labels) and accuracy(Z, Y) == accuracy(Z, labels)
+    assert mean_loss(Z, Y) == pytest.approx(reference.negative_log_likelihood(H, U, labels) / 60, rel=1e-12)
+
+
+def test_closeness_is_the_loop_and_ignores_what_all_outputs_share():
+    rng = np.random.default_rng(0)
+    U, V, H = rng.normal(size=(5, 3)), rng.normal(size=(5, 3)), rng.normal(size=(40, 5))
+    centred = [np.array([row - sum(row) / 3 for row in W]).ravel() for W in (U, V)]
+    dots = [[sum(a * b for a, b in zip(x, y, strict=True)) for y in centred] for x in centred]
+    same = sum((h @ U).argmax() == (h @ V).argmax() for h in H) / 40
+    distance = np.sqrt((dots[0][0] - 2 * dots[0][1] + dots[1][1]) / dots[1][1])
+    expected = {"distance": distance, "cosine": dots[0][1] / np.sqrt(dots[0][0] * dots[1][1])}
+    U, V, H = map(device, (U + rng.normal(size=(5, 1)), V, H))
+    assert closeness(U, V) == pytest.approx(expected, rel=1e-12)
+    assert closeness(U, V, H)["agreement"] == pytest.approx(same)
+
+
+def drawn(M=20_000, N=4, temperature=1.0, seed=0):
+    """Logits, and labels drawn from softmax(logits / temperature)."""
+    rng = np.random.default_rng(seed)
+    logits = 3 * rng.normal(size=(M, N))
+    return logits, (logits / temperature + rng.gumbel(size=(M, N))).argmax(axis=1)
+
+
+@pytest.mark.parametrize("bins", [1, 7, 15])
+def test_the_calibration_error_is_the_loop_over_bins(bins):
+    logits, labels = drawn(M=300)
+    P = softmax(logits, axis=1)
+    expected = 0.0
+    for n in range(bins):
+        inside = [m for m in range(300) if min(int(P[m].max() * bins), bins - 1) == n]
+        if inside:
+            right, sure = (np.mean(of) for of in ([P[m].argmax() == labels[m] for m in inside], [P[m].max() for m in inside]))
+            expected += abs(right - sure) * len(inside) / 300
+    assert calibration_error(device(logits), device(labels), bins=bins) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_temperature_of_the_draw_is_found():
+    for temperature in (0.25, 1.0, 3.0):
+        logits, labels = drawn(temperature=temperature)
+        found = fit_temperature(device(logits), device(labels))
+        assert found == pytest.approx(temperature, rel=0.05)  # 20,000 labels: 1 to 2 per cent
+        assert calibration_error(device(logits / found), device(labels)) < 0.02
+        assert fit_temperature(device(7 * logits), device(labels)) == pytest.approx(7 * found, rel=1e-4)
+
+
+def test_few_guesses_that_are_all_right_are_not_taken_for_certain():
+    found = fit_temperature(device(2 * np.eye(3)), device(np.arange(3)))
+    # of 4 labels one is any class: (3 + 1/3)/4 = 5/6 of them right, and 5/6 = e^(2/T) / (e^(2/T) + 2)
+    assert found == pytest.approx(2 / np.log(10), rel=1e-4)

@@ -1,24 +1,44 @@
-"""Sweeps of iterative scaling, and with a bound on the curvature."""
+"""Sweeps and least squares, in memory and in blocks: formulas, scikit-learn and SciPy; one device and eight.
+
+Tolerances: sums over some hundred products of order 1 keep 6 digits in float32 and 12 in float64.
+"""
 
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
 from interruption import resumed_after
-from sklearn.linear_model import LogisticRegression
+from scipy.optimize import minimize
+from scipy.special import log_softmax
+from sklearn.linear_model import LogisticRegression, Ridge
 
-from jexplicit.solvers.sweeps import ScalingProblem, curvature_bound_sweeps, iterative_scaling_sweeps, scaling_sweep
+from jexplicit.features import fourier_directions, fourier_features
+from jexplicit.runs.devices import data_mesh
+from jexplicit.solvers.sweeps import (
+    SoftmaxFit,
+    choose_ridge,
+    curvature_bound_sweeps,
+    gram_least_squares,
+    gram_matrix,
+    gram_softmax_sweeps,
+    iterative_scaling_sweeps,
+    split_examples,
+    streamed_logits,
+    tempered,
+)
 
 M, D, N = 300, 6, 3
-SLOW, REST = pytest.mark.slow, [(1.0, np.float64), (5.0, np.float32)]
-TOLERANCE = {np.float64: 1e-12, np.float32: 1e-5}
+SLOW = pytest.mark.slow
+IDENTITY = jax.tree_util.Partial(lambda X: X)
+device = jax.device_put
 
 
-def problem(K=None, *, seed=0, M=M):
+def problem(K=None):
     """Positive features, of norm K or of norms that differ, and labels that no layer predicts perfectly."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     labels = rng.permutation(np.arange(M) % N)
     H = rng.gamma(1.0, 1.0, (M, D)) + 0.5 * rng.random((N, D))[labels] + 0.05
     if K is not None:
@@ -26,28 +46,17 @@ def problem(K=None, *, seed=0, M=M):
     return H, reference.one_hot(labels, N), labels
 
 
-def start(H, Y, K=2.0):
-    return jax.device_put(reference.explicit_solution(np.asarray(H).T @ np.asarray(Y), K))
-
-
 def log_predictions(logits):
-    return np.array([reference.log_softmax(row) for row in np.asarray(logits)])
+    return log_softmax(np.asarray(logits), axis=1)
 
 
-@pytest.mark.parametrize(
-    "K, dtype", [(5.0, np.float64), (1.0, np.float32), *(pytest.param(*case, marks=SLOW) for case in REST)]
-)
-def test_a_sweep_is_the_loop_over_examples(K, dtype):
+@pytest.mark.parametrize("K, dtype, atol", [(5.0, np.float64, 1e-12), (1.0, np.float32, 1e-5)])
+def test_a_sweep_of_scaling_is_the_loop_over_examples(K, dtype, atol):
     H, Y, labels = problem(K)
     U = np.random.default_rng(1).normal(size=(D, N))
-    expected = reference.scaling_sweep(H, U, labels, K)
-    F = H.T @ Y
-    H, Y, U, F = (jax.device_put(x.astype(dtype)) for x in (H, Y, U, F))
-    problem_now = ScalingProblem(H, Y, F, K)
-    np.testing.assert_allclose(scaling_sweep(U, problem_now)[0], expected, rtol=0, atol=TOLERANCE[dtype])
-    fitted = iterative_scaling_sweeps(H, Y, U, sweeps=1)
+    fitted = iterative_scaling_sweeps(*(device(x.astype(dtype)) for x in (H, Y, U)), sweeps=1)
     assert fitted.U.dtype == dtype
-    np.testing.assert_allclose(fitted.U, expected, rtol=0, atol=TOLERANCE[dtype])
+    np.testing.assert_allclose(fitted.U, reference.scaling_sweep(H, U, labels, K), rtol=0, atol=atol)
     np.testing.assert_array_equal(fitted.intercept, 0)  # rows of one norm leave nothing for a slack feature
 
 
@@ -56,35 +65,22 @@ def test_a_sweep_with_the_slack_feature_is_a_sweep_of_features_with_one_more():
     U, wide = np.random.default_rng(1).normal(size=(D, N)), reference.slack_feature(H)
     K = max(H.sum(axis=1))
     U_wide = reference.scaling_sweep(wide, np.vstack([U, np.zeros((1, N))]), labels, K)
-    fitted = iterative_scaling_sweeps(jax.device_put(H), jax.device_put(Y), jax.device_put(U), sweeps=1)
-    np.testing.assert_allclose(
-        log_predictions(fitted.logits(jax.device_put(H))), log_predictions(wide @ U_wide), rtol=0, atol=1e-11
-    )
+    fitted = iterative_scaling_sweeps(*map(device, (H, Y, U)), sweeps=1)
+    found, expected = log_predictions(fitted.logits(device(H))), log_predictions(wide @ U_wide)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
     np.testing.assert_allclose(fitted.intercept, K * U_wide[-1], rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize(
-    "K, begin",
-    [(None, "explicit"), *(pytest.param(*c, marks=SLOW) for c in ((None, "random"), (4.0, "explicit"), (4.0, "random")))],
-)
-def test_every_sweep_lowers_the_loss(K, begin):
-    H, Y, _ = map(jax.device_put, problem(K))
-    U = {"explicit": start(H, Y), "random": jax.device_put(np.random.default_rng(2).normal(size=(D, N)))}
-    losses = iterative_scaling_sweeps(H, Y, U[begin], sweeps=100).losses
-    assert len(losses) == 101 and np.all(np.diff(losses) <= 1e-13)
-    assert losses[-1] < losses[0] - 1e-3  # and it does fall
-
-
 @pytest.mark.parametrize("begin", ["zeros", pytest.param("explicit", marks=SLOW)])
-def test_scaling_reaches_scikit_learns_logistic_regression(begin):
+def test_scaling_lowers_the_loss_to_scikit_learns_logistic_regression(begin):
     H, Y, labels = problem()
-    U = jax.device_put(np.zeros((D, N))) if begin == "zeros" else start(H, Y)
-    fitted = iterative_scaling_sweeps(jax.device_put(H), jax.device_put(Y), U, sweeps=6_000)
-    oracle = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000).fit(H, labels)
-    ours = log_predictions(fitted.logits(jax.device_put(H)))
-    np.testing.assert_allclose(ours, oracle.predict_log_proba(H), rtol=0, atol=1e-4)  # from 0.1 to 1 apart at the start
-    best = -oracle.predict_log_proba(H)[np.arange(M), labels].mean()
-    assert fitted.losses[-1] == pytest.approx(best, abs=1e-8)  # quadratic in the distance
+    U = device(np.zeros((D, N)) if begin == "zeros" else reference.explicit_solution(H.T @ Y, 2.0))
+    fitted = iterative_scaling_sweeps(device(H), device(Y), U, sweeps=6_000)
+    assert len(fitted.losses) == 6_001 and np.all(np.diff(fitted.losses) <= 1e-13)
+    oracle = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000).fit(H, labels).predict_log_proba(H)
+    found = log_predictions(fitted.logits(device(H)))
+    np.testing.assert_allclose(found, oracle, rtol=0, atol=1e-4)  # from 0.1 to 1 apart at the start
+    assert fitted.losses[-1] == pytest.approx(-oracle[np.arange(M), labels].mean(), abs=1e-8)  # quadratic in the distance
 
 
 def signed(dtype=np.float64):
@@ -93,10 +89,10 @@ def signed(dtype=np.float64):
     labels = rng.permutation(np.arange(M) % N)
     X = rng.normal(size=(M, D)) + 0.7 * rng.normal(size=(N, D))[labels]
     X = np.concatenate([X * np.logspace(-1, 1, D), np.ones((M, 1))], axis=1)
-    return jax.device_put(np.asarray(X, dtype)), jax.device_put(np.asarray(reference.one_hot(labels, N), dtype)), labels
+    return device(np.asarray(X, dtype)), device(np.asarray(reference.one_hot(labels, N), dtype)), labels
 
 
-def test_a_sweep_is_the_formula():
+def test_a_sweep_with_the_bound_is_the_formula():
     X, Y, _ = signed()
     ridge, U = 0.01, np.random.default_rng(5).normal(size=(D + 1, N))
     A = np.asarray(X.T @ X) / M
@@ -104,7 +100,7 @@ def test_a_sweep_is_the_formula():
     P = np.exp(log_predictions(np.asarray(X) @ U))
     uphill = np.asarray(X).T @ (np.asarray(Y) - P) / M - penalty * U
     expected = U + 2 * np.linalg.inv(A + 2 * penalty * np.eye(D + 1)) @ uphill
-    fitted = curvature_bound_sweeps(X, Y, jax.device_put(U), sweeps=1, ridge=ridge)
+    fitted = curvature_bound_sweeps(X, Y, device(U), sweeps=1, ridge=ridge)
     np.testing.assert_allclose(fitted.U, expected, rtol=0, atol=1e-10)  # a condition number of about 100
     loss = -(np.asarray(Y) * np.log(P)).sum() / M + penalty / 2 * (U**2).sum()
     np.testing.assert_allclose(fitted.losses[0], loss, rtol=1e-12)
@@ -114,15 +110,15 @@ def test_a_sweep_is_the_formula():
 
 
 @pytest.mark.parametrize(("dtype", "rounding"), [(np.float64, 1e-13), (np.float32, 1e-6)])
-@pytest.mark.parametrize("ridge", [1e-4, 1e-1])
-def test_every_sweep_with_the_bound_lowers_the_loss(dtype, rounding, ridge):
+def test_every_sweep_with_the_bound_lowers_the_loss(dtype, rounding):
     X, Y, _ = signed(dtype)
-    begin = 3 * np.random.default_rng(6).normal(size=(D + 1, N))
-    losses = curvature_bound_sweeps(X, Y, jax.device_put(np.asarray(begin, dtype)), sweeps=100, ridge=ridge).losses
-    assert np.all(np.diff(losses) <= rounding * losses[0]) and losses[-1] < losses[0] / 2
+    begin = device((3 * np.random.default_rng(6).normal(size=(D + 1, N))).astype(dtype))
+    for ridge in (1e-4, 1e-1):
+        losses = curvature_bound_sweeps(X, Y, begin, sweeps=100, ridge=ridge).losses
+        assert np.all(np.diff(losses) <= rounding * losses[0]) and losses[-1] < losses[0] / 2
 
 
-def test_sweeps_reach_scikit_learns_logistic_regression():
+def test_sweeps_with_the_bound_reach_scikit_learns_logistic_regression():
     X, Y, labels = signed()
     fitted = curvature_bound_sweeps(X, Y, sweeps=3000, ridge=1e-12)
     oracle = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000).fit(np.asarray(X[:, :-1]), labels)
@@ -136,3 +132,107 @@ def test_interrupted_sweeps_continue_to_the_same_bits(tmp_path):
     resumed, whole = resumed_after(4, run, tmp_path, "on_sweep"), run()
     np.testing.assert_array_equal(resumed.U, whole.U)
     np.testing.assert_array_equal(resumed.losses, whole.losses)
+
+
+# Examples in blocks
+
+
+def some_examples(M=64, r=4):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, N, M)
+    return rng.normal(size=(M, r)) + np.eye(N, r)[labels], np.eye(N)[labels]
+
+
+def gram_and_blocks(X, Y, **options):
+    blocks = split_examples(X, Y, **options)
+    return gram_matrix(blocks, IDENTITY), blocks, IDENTITY
+
+
+@pytest.mark.parametrize(("devices", "block"), [(8, 5), pytest.param(None, 1000, marks=SLOW), pytest.param(3, 1, marks=SLOW)])
+def test_the_streamed_gram_is_the_dense_one(devices, block):
+    X, Y = some_examples()
+    features = jax.tree_util.Partial(fourier_features, W=fourier_directions(jax.random.key(1), 4, 9, dtype=jnp.float64))
+    H, done = np.asarray(features(device(X))), list[tuple[int, int]]()
+    blocks = split_examples(X, Y, block=block, mesh=data_mesh(devices) if devices else None)
+    gram = gram_matrix(blocks, features, progress=lambda *now: done.append(now))
+    assert blocks.X.shape[2] <= block and done[-1] == (blocks.X.shape[1],) * 2
+    assert [shard.data.shape[0] for shard in blocks.X.addressable_shards] == [1] * (devices or 1)  # each on its device
+    np.testing.assert_allclose(np.tril(gram.HH), np.tril(H.T @ H), rtol=0, atol=1e-12)
+    for part, dense in ((gram.HY, H.T @ Y), (gram.h, H.sum(0)), (gram.y, Y.sum(0)), (gram.M, 64)):
+        np.testing.assert_allclose(part, dense, rtol=0, atol=1e-12)
+
+
+def test_least_squares_are_scikit_learn_s_ridge():
+    X, Y = some_examples()
+    fit = gram_least_squares(gram_and_blocks(X, Y)[0], ridge=0.3)
+    peer = Ridge(alpha=0.3 * np.mean((X - X.mean(0)) ** 2) * len(X)).fit(X, Y)
+    np.testing.assert_allclose(fit.U, peer.coef_.T, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(fit.intercept, peer.intercept_, rtol=0, atol=1e-12)
+
+
+def test_the_ridge_is_that_of_the_lowest_held_out_error():
+    """By NumPy, one ridge after the other; a ridge that float32 cannot factorise is passed over."""
+    X, Y = some_examples(M=60, r=12)
+    H, rest = np.pad(X, [(0, 0), (0, 30)], "wrap"), slice(20, None)  # of 42 features 30 are copies
+    C, ridges = np.cov(H[rest].T, bias=True), (1e-12, 1e-4, 0.1, 1.0, 30.0)
+    errors = []
+    for ridge in ridges:
+        centred = H[rest] - H[rest].mean(0)
+        U = np.linalg.solve(C + ridge * np.trace(C) / len(C) * np.eye(len(C)), centred.T @ Y[rest] / len(centred))
+        errors.append(np.mean((H[:20] @ U + Y[rest].mean(0) - H[rest].mean(0) @ U - Y[:20]) ** 2))
+    H, Y = H.astype(np.float32), Y.astype(np.float32)
+    gram = gram_and_blocks(H[rest], Y[rest])[0]
+    ridge, fit = choose_ridge(gram, ridges, H[:20], Y[:20], IDENTITY)
+    assert ridge == ridges[np.argmin(errors)] and 0 < np.argmin(errors) < len(ridges) - 1
+    np.testing.assert_array_equal(fit.U, gram_least_squares(gram, ridge=ridge).U)
+    for nothing, message in (((), "no ridges"), ((1e-12,), "cannot be factorised with ridge 1e-12")):
+        with pytest.raises(ValueError, match=message):
+            choose_ridge(gram, nothing, H[:20], Y[:20], IDENTITY)
+
+
+def test_a_tempered_layer_is_the_optimum_of_its_ridge_where_the_layer_is_that_of_softmax_of_logits_over_t():
+    X, Y = some_examples(M=80)
+    T, ridge = 0.3, 0.05
+    penalty = ridge * np.mean((X - X.mean(0)) ** 2)
+
+    def loss(flat):
+        U, b = flat[:12].reshape(4, 3), flat[12:]
+        return -np.mean(np.sum(Y * log_softmax((X @ U + b) / T, axis=1), axis=1)) + penalty / 2 * np.sum(U**2)
+
+    found = minimize(loss, np.zeros(15), tol=1e-10).x
+    start, start_ridge = tempered(SoftmaxFit(device(found[:12].reshape(4, 3)), device(found[12:]), ()), T, ridge)
+    swept = gram_softmax_sweeps(*gram_and_blocks(X, Y), start, sweeps=200, ridge=start_ridge)
+    np.testing.assert_allclose(swept.U, start.U, rtol=0, atol=1e-4)  # of differences of the loss, by BFGS
+    np.testing.assert_allclose(np.ptp(swept.intercept - start.intercept), 0, atol=1e-4)
+    np.testing.assert_allclose(streamed_logits(start, X, IDENTITY), (X @ found[:12].reshape(4, 3) + found[12:]) / T)
+
+
+def test_streamed_sweeps_lower_the_loss_every_time_and_reach_the_optimum():
+    X, Y = some_examples(M=200)
+    fit = gram_softmax_sweeps(*gram_and_blocks(X, Y, block=16, mesh=data_mesh(8)), sweeps=300, ridge=0.01)
+    assert np.all(np.diff(fit.losses) <= 1e-15)
+    penalty = 0.01 * np.mean((X - X.mean(0)) ** 2)
+    U, log_P = np.asarray(fit.U), log_predictions(streamed_logits(fit, X, IDENTITY))
+    expected = -np.mean(np.sum(Y * log_P, axis=1)) + penalty / 2 * np.sum(U**2)
+    assert fit.losses[-1] == pytest.approx(expected, rel=1e-12)
+    R = Y - np.exp(log_P)
+    np.testing.assert_allclose(X.T @ R / len(X) - penalty * U, 0, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(R.mean(axis=0), 0, rtol=0, atol=1e-8)  # the intercept is not penalised
+
+
+def test_a_streamed_sweep_is_the_formula_and_sweeps_go_on_from_where_they_start():
+    X, Y = some_examples()
+    given = gram_and_blocks(X, Y, block=10)
+    whole, first = (gram_softmax_sweeps(*given, sweeps=sweeps) for sweeps in (7, 3))
+    rest = gram_softmax_sweeps(*given, first, sweeps=4)
+    np.testing.assert_allclose(rest.U, whole.U, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(rest.losses, whole.losses[3:], rtol=1e-12)
+    centred = X - X.mean(axis=0)
+    U, C = np.asarray(first.U), centred.T @ centred / len(X)
+    b = np.asarray(first.intercept) + X.mean(axis=0) @ U
+    penalty = 1e-4 * np.trace(C) / len(C)
+    R = Y - np.exp(log_softmax(centred @ U + b, axis=1))
+    U = U + 2 * np.linalg.solve(C + 2 * penalty * np.eye(len(C)), centred.T @ R / len(X) - penalty * U)
+    fourth = gram_softmax_sweeps(*given, first, sweeps=1)
+    np.testing.assert_allclose(fourth.U, U, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(fourth.intercept, b + 2 * R.mean(axis=0) - X.mean(axis=0) @ U, rtol=0, atol=1e-12)

@@ -27,7 +27,7 @@ from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch, 
 from jexplicit.nn.training import adagrad, optax_optimizer, train
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import AXIS, full_precision, on_cpu
-from jexplicit.solvers.metrics import parameter_closeness
+from jexplicit.solvers.explicit import closeness
 
 _nothing = -1e30  # the logit of a column that only fills the mesh: exp gives 0, and 0 * it is still 0
 _block = 64  # contexts at a time on a CPU: their logits stay in its cache
@@ -252,9 +252,9 @@ def train_language_model(start: str, text: TrainingText, options: Options, watch
 
     def dev_loss(params: Any) -> float:
         model = read(params)
-        distance, cosine = parameter_closeness(*(jnp.concatenate(one.rows.tables) for one in (model, goal)))
-        agreement = float(np.mean(map_contexts(_guess, model, seen, mesh=text.mesh) == guesses))
-        near.update(explicit_distance=distance, explicit_cosine=cosine, explicit_agreement=agreement)
+        found = closeness(*(jnp.concatenate(one.rows.tables) for one in (model, goal)))
+        found["agreement"] = float(np.mean(map_contexts(_guess, model, seen, mesh=text.mesh) == guesses))
+        near.update({f"explicit_{name}": value for name, value in found.items()})
         return evaluate(model, dev, mesh=text.mesh).loss
 
     def on_epoch(entry: Mapping[str, Any]) -> None:

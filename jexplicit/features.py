@@ -1,16 +1,14 @@
-"""Features of images: whitened patches (Coates & Ng), scattering (Bruna & Mallat 2013), descriptors.
+"""Features computed without training: positive parts, random Fourier features, patches, scattering.
 
-Scattering is moduli of wavelet responses, of two orders, averaged over a grid: with Morlet wavelets ψ of several octaves and
-angles and a Gaussian window φ, orders 0, 1 and 2 are `φ * x`, `φ * |x * ψ|` and `φ * ||x * ψ| * ψ'|`. Nothing is fitted to
-images. Descriptors are some hundred principal components of responses pooled over a grid, the inputs of random Fourier
-features.
+Whitened patches (Coates & Ng 2011). Scattering (Bruna & Mallat 2013) is moduli of responses to Morlet wavelets ψ, averaged by
+Gaussian windows φ: `φ * x`, `φ * |x * ψ|` and `φ * ||x * ψ| * ψ'|`. Descriptors are principal components of pooled responses.
 """
 
 import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +16,114 @@ import numpy as np
 from jaxtyping import Array, Float, UInt8
 from numpy.lib.stride_tricks import sliding_window_view
 
-from jexplicit.features.random import positive_parts
-from jexplicit.runs.checks import as_float, is_concrete
+from jexplicit.runs.checks import as_float, check_key, checked
 from jexplicit.runs.devices import full_precision
 
 _patches_per_filter = 200
 _least_contrast = 0.1  # least standard deviation of a patch's grey levels, which range from 0 to 1
 _images_per_call = 500
+_images_for_axes = 10_000
+_finest = 3 * math.pi / 4  # frequency of the wavelets of octave 0, radians per pixel
+_width = 0.8  # standard deviation of their envelopes, in pixels, and of the windows, in cells
+_terms = 7  # of the two Taylor series: errors below 6e-8 up to a quarter turn
+
+
+def _check_threshold(x: Any, threshold: Any = 0.0) -> None:
+    if bool(jnp.isnan(threshold)):
+        raise ValueError("threshold NaN: use a number")
+
+
+@checked(_check_threshold)
+def positive_parts(x: Float[Array, "... D"], threshold: float | Float[Array, ""] = 0.0) -> Float[Array, "... DD"]:
+    """`[relu(x - t), relu(-x - t)]`: twice as many features, none negative.
+
+    >>> positive_parts(jnp.array([1.0, -2.0])).tolist()
+    [1.0, 0.0, 0.0, 2.0]
+    """
+    x = as_float(x)  # -x of unsigned integers wraps
+    return jnp.concatenate([jax.nn.relu(x - threshold), jax.nn.relu(-x - threshold)], axis=-1)
+
+
+def _check_norms(H: Float[Array, "M D"], **options: float) -> None:
+    if 0 in H.shape:
+        return  # it has a message of its own
+    lowest, norms = float(H.min()), as_float(H).sum(axis=1)
+    if not lowest >= 0 or not bool(jnp.isfinite(norms).all()):
+        remedy = "split them by positive_parts, or scale them"
+        raise ValueError(f"features down to {lowest}: rows of equal norm need finite features >= 0, with finite sums; {remedy}")
+    if not float(norms.min()) > 0:
+        raise ValueError(f"row {int(norms.argmin())} has no feature above 0, and so cannot be normalised: drop this example")
+
+
+@checked(_check_norms, static=("K", "floor"))
+def unit_rows(H: Float[Array, "M D"], *, K: float = 1.0, floor: float = 0.01) -> Float[Array, "M D"]:
+    """`K (h/||h||_1 + floor/D) / (1 + floor)`: positive rows of L1 norm K.
+
+    With the floor, a mass spread evenly over a row, every feature co-occurs with every output, as with the 1 in (X + 1)/256.
+
+    Raises:
+        ValueError: no features, a negative or non-finite one, a row of zeros (unchecked under jit, vmap and grad), a floor or
+            norm K that is not above 0 and finite.
+
+    Example:
+        >>> unit_rows(jnp.array([[3.0, 1.0]]), K=2.0, floor=1.0).tolist()
+        [[1.25, 0.75]]
+    """
+    if not 0 < floor < math.inf or not 0 < K < math.inf:
+        raise ValueError(f"floor {floor}, K {K}: both must be above 0 and finite")
+    if 0 in H.shape:
+        raise ValueError(f"features {H.shape}: give at least one example and one feature")
+    H = as_float(H)
+    return (H / H.sum(axis=1, keepdims=True) + floor / H.shape[1]) * (K / (1 + floor))
+
+
+def fourier_directions(
+    key: Any, inputs: int, number: int, *, scale: float = 1.0, dtype=jnp.float32
+) -> Float[Array, "inputs number"]:
+    """Directions W for the kernel `exp(-scale² ||x - y||² / 2)`, from N(0, scale²).
+
+    >>> fourier_directions(jax.random.key(0), 3, 5).shape
+    (3, 5)
+    """
+    check_key(key)
+    if not 0 < scale < math.inf or number < 1:
+        raise ValueError(f"{number} directions of scale {scale}: use at least one, and a scale above 0")
+    return scale * jax.random.normal(key, (inputs, number), dtype)
+
+
+@full_precision
+def _largest(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> Float[Array, ""]:
+    return jnp.abs(X @ W).max(initial=0)
+
+
+def _refuse_phases(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> None:
+    raise ValueError(f"phases up to {float(_largest(X, W))}: scale X to the order of 1")
+
+
+@checked(_refuse_phases, fine=lambda X, W: _largest(X, W) * jnp.finfo(jnp.result_type(X, W)).eps < 1)
+@full_precision
+def fourier_features(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> Float[Array, "M nn"]:
+    """`[cos XW, sin XW] / sqrt(n)`: inner products approximate the kernel.
+
+    Errors are 1e-6 in float32. Products XW that are not finite, or whose type has no fraction of a turn, are refused outside of
+    jit, vmap and grad. Source: Rahimi & Recht, Random features for large-scale kernel machines, 2007.
+
+    >>> fourier_features(jnp.zeros((1, 2)), jnp.ones((2, 4))).tolist()
+    [[0.5, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0, 0.0]]
+    """
+    return jnp.concatenate(cos_sin(X @ W), axis=1) / math.sqrt(W.shape[1])
+
+
+def cos_sin(x: Array) -> tuple[Array, Array]:
+    """The cosine and sine by Taylor series, faster than XLA on CPUs."""
+    half = math.pi * (x / (2 * math.pi) - jnp.round(x / (2 * math.pi)))
+    square = half**2
+    cosine = sine = jnp.zeros_like(x)
+    for n in reversed(range(_terms)):  # Horner's rule
+        cosine = cosine * square + (-1) ** n / math.factorial(2 * n)
+        sine = sine * square + (-1) ** n / math.factorial(2 * n + 1)
+    sine = sine * half
+    return 1 - 2 * sine**2, 2 * sine * cosine
 
 
 class Filters(NamedTuple):
@@ -33,29 +132,17 @@ class Filters(NamedTuple):
     W: Float[Array, "P filters"]
     b: Float[Array, " filters"]
 
-    def size(self) -> int:
-        """Height and width of a patch, in pixels."""
-        return math.isqrt(len(self.W))
-
 
 def patch_filters(
-    images: UInt8[np.ndarray, "M height width"],
-    levels: int,
-    *,
-    size: int,
-    number: int,
-    seed: int = 0,
-    noise: float = 0.01,
+    images: UInt8[np.ndarray, "M height width"], levels: int, *, size: int, number: int, seed: int = 0, noise: float = 0.01
 ) -> Filters:
     """Random patches of training images, whitened, as filters of unit norm.
 
     With mean μ and covariance C of patches and `V = (C + noise)^(-1/2)`, the response of patch x to the filter of patch a is
     `⟨(x - μ)V, (a - μ)V⟩ / ||(a - μ)V||`. Patches without contrast are excluded.
 
-    Args:
-        images: [M, height, width] grey levels 0 .. levels - 1.
-        size, number: of the patches.
-        noise: variance added before whitening; grey levels lie between 0 and 1.
+    images: [M, height, width] grey levels 0 .. levels - 1, which become 0 to 1. size, number: of the patches. noise: variance
+    added before whitening.
 
     Example:
         >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
@@ -89,28 +176,18 @@ def patch_filters(
 
 
 def patch_features(
-    images: UInt8[np.ndarray, "M height width"],
-    levels: int,
-    filters: Filters,
-    *,
-    grid: int,
-    threshold: float,
-    progress: Callable[[int, int], None] | None = None,
+    images: UInt8[np.ndarray, "M height width"], levels: int, filters: Filters, *, grid: int, threshold: float
 ) -> Float[Array, "M D"]:
     """Positive parts of filter responses, summed over a grid: D = 2 n grid².
 
-    Args:
-        images: [M, height, width] grey levels 0 .. levels - 1.
-        grid: cells along each side.
-        threshold: responses of smaller magnitude become 0; in standard deviations of a patch.
-        progress: called with (images done, total images).
+    images: [M, height, width] grey levels 0 .. levels - 1. grid: cells along each side. threshold: responses of smaller
+    magnitude become 0; in standard deviations of a patch.
     """
-    if np.isnan(threshold):
-        raise ValueError("threshold NaN: use a number")
-    positions = min(images.shape[1:]) - filters.size() + 1
+    _check_threshold(images, threshold)
+    positions = min(images.shape[1:]) - math.isqrt(len(filters.W)) + 1
     if not 1 <= grid <= positions:
         raise ValueError(f"a grid of {grid} x {grid} over {positions} x {positions} positions: use 1 to {positions} cells")
-    return of_images(lambda X: _pooled_responses(X, filters, threshold, grid), images, levels, progress)
+    return of_images(lambda X: _patch_features(X, filters, threshold, grid), images, levels)
 
 
 def check_levels(images: np.ndarray, levels: int) -> None:
@@ -138,36 +215,22 @@ def of_images(
 
 @functools.partial(jax.jit, static_argnames=("threshold", "grid"))
 @full_precision
-def _pooled_responses(X: Array, filters: Filters, threshold: float, grid: int) -> Array:
-    return pool(responses(X, filters), grid, threshold).reshape(len(X), -1)
-
-
-def responses(X: Float[Array, "m height width"], filters: Filters) -> Float[Array, "m rows columns n"]:
-    """The response of every filter at every position of images."""
-    kernel = filters.W.reshape(filters.size(), filters.size(), 1, -1)
-    z = jax.lax.conv_general_dilated(X[..., None], kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    return z - filters.b[None, None, None, :]
-
-
-def pool(z: Float[Array, "m rows columns n"], grid: int, threshold: float) -> Float[Array, "m grid grid nn"]:
-    """Positive parts of responses, summed over a grid row by row."""
-    rows = _cells(z, 1, grid)
+def _patch_features(X: Float[Array, "m height width"], filters: Filters, threshold: float, grid: int) -> Float[Array, "m D"]:
+    size = math.isqrt(len(filters.W))
+    kernel, order = filters.W.reshape(size, size, 1, -1), ("NHWC", "HWIO", "NHWC")
+    z = jax.lax.conv_general_dilated(X[..., None], kernel, (1, 1), "VALID", dimension_numbers=order)
+    rows = _cells(z - filters.b[None, None, None, :], 1, grid)
     z = functools.reduce(jnp.add, (positive_parts(rows[:, :, i], threshold) for i in range(rows.shape[2])))
     columns = _cells(z, 2, grid)
-    return functools.reduce(jnp.add, (columns[:, :, :, j] for j in range(columns.shape[3])))
+    return functools.reduce(jnp.add, (columns[:, :, :, j] for j in range(columns.shape[3]))).reshape(len(X), -1)
 
 
 def _cells(z: Array, axis: int, grid: int) -> Array:
     """An axis split into [grid, largest cell], padded with 0."""
     begin = -(-np.arange(grid + 1) * z.shape[axis] // grid)
     places = begin[:-1, None] + np.arange(np.diff(begin).max())
-    if (places < begin[1:, None]).all():
-        return z.reshape(*z.shape[:axis], *places.shape, *z.shape[axis + 1 :])
     zeros = jnp.pad(z, [(0, int(n == axis)) for n in range(z.ndim)])
     return jnp.take(zeros, jnp.asarray(np.where(places < begin[1:, None], places, z.shape[axis])), axis=axis)
-
-
-_images_for_axes = 10_000
 
 
 class Axes(NamedTuple):
@@ -178,20 +241,12 @@ class Axes(NamedTuple):
 
 
 def fit_axes(
-    pools: Callable[[Array], Array],
-    images: UInt8[np.ndarray, "M height width"],
-    levels: int,
-    *,
-    dimensions: int,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    pools: Callable[[Array], Array], images: UInt8[np.ndarray, "M height width"], levels: int, *, dimensions: int, seed: int = 0
 ) -> Axes:
     """The principal axes of pooled responses of some images.
 
-    Args:
-        pools: of grey levels between 0 and 1, [m, height, width] -> [m, D], e.g. `scattering_pools` of some wavelets.
-        images: [M, height, width] grey levels 0 .. levels - 1; the axes are fitted to a sample of them.
-        dimensions: r; fewer if there are fewer pooled responses.
+    pools: of grey levels between 0 and 1, [m, height, width] -> [m, D], e.g. `scattering_pools` of some wavelets. images: [M,
+    height, width] grey levels 0 .. levels - 1, of which a sample is used. dimensions: r; fewer if there are fewer responses.
 
     Example:
         >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
@@ -201,10 +256,14 @@ def fit_axes(
     if dimensions < 1:
         raise ValueError(f"{dimensions} dimensions: use at least 1")
     order = np.random.default_rng(seed).permutation(len(images))
-    H = of_images(pools, images[np.sort(order[:_images_for_axes])], levels, progress)
+    H = of_images(pools, images[np.sort(order[:_images_for_axes])], levels)
     if bool((H == H[:1]).all()):
         raise ValueError(f"{len(H)} images without variance: principal axes need images that differ")
-    return _principal_axes(H, min(dimensions, H.shape[1]))
+    mean = H.mean(axis=0)
+    centred = H - mean[None, :]
+    variances, axes = jnp.linalg.eigh(full_precision(jnp.matmul)(centred.T, centred) / len(H))
+    r = min(dimensions, len(variances))
+    return Axes(mean, axes[:, -r:] / jnp.sqrt(variances[-r:].sum()))
 
 
 def describe(
@@ -229,19 +288,6 @@ def describe(
 @full_precision
 def _project(rows: Array, axes: Axes) -> Array:
     return (rows - axes.mean[None, :]) @ axes.axes
-
-
-@full_precision
-def _principal_axes(H: Float[Array, "M D"], dimensions: int) -> Axes:
-    """The mean, and the axes of largest variance, scaled."""
-    mean = H.mean(axis=0)
-    centred = H - mean[None, :]
-    variances, axes = jnp.linalg.eigh(centred.T @ centred / len(H))
-    return Axes(mean, axes[:, -dimensions:] / jnp.sqrt(variances[-dimensions:].sum()))
-
-
-_finest = 3 * math.pi / 4  # frequency of the wavelets of octave 0, radians per pixel
-_width = 0.8  # standard deviation of their envelopes, in pixels, and of the windows, in cells
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["psi", "rows", "columns"], meta_fields=["shape"])
@@ -312,6 +358,13 @@ def scattering(x: Float[Array, "rows columns"], bank: Wavelets) -> tuple[Float[A
     return zero, jnp.concatenate(first), jnp.concatenate(second)
 
 
+def _check_images(X: Array, bank: Wavelets) -> None:
+    if not len(X) or not (float(X.min()) >= 0 and bool(jnp.isfinite(X).all())):
+        raise ValueError(f"images {X.shape}: give at least one, of finite grey levels of at least 0")
+
+
+@checked(_check_images)
+@full_precision
 def scattering_pools(X: Float[Array, "m rows columns"], bank: Wavelets) -> Float[Array, "m D"]:
     """Square roots of the averages as rows of norm 1.
 
@@ -321,14 +374,6 @@ def scattering_pools(X: Float[Array, "m rows columns"], bank: Wavelets) -> Float
         (5, 36)
     """
     X = as_float(X)
-    if not len(X) or (is_concrete(X) and not (float(X.min()) >= 0 and bool(jnp.isfinite(X).all()))):
-        raise ValueError(f"images {X.shape}: give at least one, of finite grey levels of at least 0")
-    return _scattering_pools(X, bank)
-
-
-@jax.jit
-@full_precision
-def _scattering_pools(X: Array, bank: Wavelets) -> Array:
     zero, first, second = jax.vmap(scattering, (0, None))(X, bank)
     roots = [jnp.sqrt(part.reshape(len(X), -1)) for part in (jnp.concatenate([zero, first], axis=1), second)]
     norms = [jnp.linalg.norm(rows, axis=1, keepdims=True) for rows in roots]

@@ -1,41 +1,69 @@
-"""The whole job of launch.judge, from pairs to accuracies and report."""
+"""Judge language models by minimal pairs of sentences.
+
+python -m launch.judge --run runs/demo --pairs blimp/*.jsonl --out runs/judge
+python -m launch.judge --run runs/demo --method bigram explicit --pairs blimp --out runs/judge
+
+Files of pairs are JSON lines with the keys sentence_good, sentence_bad, UID and field, as in BLiMP. Every sentence is scored on
+its own: even with --history all, a model sees only that sentence.
+"""
 
 import functools
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from jexplicit.data.inputs import MinimalPair, read_pairs
-from jexplicit.lm.checkpoints import TextModel
 from jexplicit.lm.core.names import label
-from jexplicit.lm.evaluation import judgement, preferences
 from jexplicit.runs.progress import stage
-from launch.judge.config import Config
-from launch.kit.experiment import Experiment, Part, RunFolder
+from launch.kit.command import ModelChoices, entry_point, load_choices
 from launch.kit.views import Column, Results, Row, Section, Table, cell, groups, pivot_table
-from launch.shared.flags import load_choices
+
+if TYPE_CHECKING:
+    from jexplicit.lm.checkpoints import TextModel
 
 _name = ("method", "features", "radius", "history")  # what tells the models of a run apart
 
 
+@dataclass(frozen=True, kw_only=True)
+class Config(ModelChoices):
+    """Judge language models by minimal pairs of sentences."""
+
+    GROUPS: ClassVar = {"run": "run"}
+
+    run: str
+    """Run folder of launch.lm or launch.networks, or an exported .safetensors file. All its models are judged, or only
+    those that match --method, --features, --radius and --history."""
+    pairs: tuple[str, ...]
+    """Minimal pairs: JSON lines files, globs or folders."""
+    out: str
+    """Run folder to write: results and report.md."""
+    resume: bool = False
+    """Continue the interrupted run in --out, or judge more models."""
+
+
 def run(config: Config) -> dict[str, Any]:
     """Judge the models; what cannot be loaded is refused before a folder is made."""
+    from launch.kit.experiment import Experiment
+
     pairs, models = read_pairs(config.pairs), load_choices(config.run, config)
     models = itertools.chain([next(models)], models)
 
-    def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
+    def measure(config: Config, folder: object) -> Iterator[Any]:
         for saved in models:
             yield {name: saved.about[name] for name in _name if name in saved.about}, functools.partial(judge, saved, pairs)
 
-    found = Experiment("judge", Config, measure, VIEWS, extend=_name[:4], title="Minimal pairs").run(config)
+    found = Experiment("judge", Config, measure, VIEWS, extend=_name, title="Minimal pairs").run(config)
     return {**found, "models": by_model(found["rows"])}
 
 
-def judge(saved: TextModel, pairs: Sequence[MinimalPair]) -> list[Row]:
+def judge(saved: "TextModel", pairs: Sequence[MinimalPair]) -> list[Row]:
     """A row per paradigm: how often one model is right."""
+    from jexplicit.lm.evaluation import judgement, preferences
+
     start = time.perf_counter()
     with stage(f"judging with {label(saved.about)}", "positions") as progress:
         differences = preferences(saved.model, saved.tokenizer, pairs, progress=progress)
@@ -70,16 +98,13 @@ def _models(results: Results) -> list[Row]:
     return [{**known.get(row["model"], {}), **row} for row in models]
 
 
-def _percent(heading: str, value: Any) -> Column:
-    return Column(heading, value, ".1f", 100)
-
-
 def _of_fields(models: list[Row]) -> Sequence[Column]:
     fields = dict.fromkeys(field for row in models for field in row.get("fields", {}))
+    shares = [*((field.replace("_", " "), cell("fields", field)) for field in fields), ("all", "accuracy"), ("ties", "ties")]
+    percent = [Column(heading, value, ".1f", 100) for heading, value in shares]
+    costs = Column("pairs", "pairs", ","), Column("seconds", "seconds", ".1f")
     perplexities = Column("dev perplexity", "dev_perplexity", ".1f"), Column("bits per byte", "bits_per_byte", ".3f")
-    first = Column("model", "model"), *(_percent(field.replace("_", " "), cell("fields", field)) for field in fields)
-    last = Column("pairs", "pairs", ","), Column("seconds", "seconds", ".1f"), *perplexities
-    return [*first, _percent("all", "accuracy"), _percent("ties", "ties"), *last]
+    return [Column("model", "model"), *percent, *costs, *perplexities]
 
 
 MODELS = Table(
@@ -91,6 +116,6 @@ MODELS = Table(
 _paradigm = [Column("paradigm", "paradigm"), Column("field", "field"), Column("pairs", "pairs", "d")]
 _by_model = lambda results: [{**row, "model": label(row)} for row in results.rows]  # noqa: E731
 PARADIGMS = pivot_table(_paradigm, "model", "accuracy", ".1f", scale=100, rows=_by_model)
-
-
 VIEWS = (MODELS, Section("Paradigms", [PARADIGMS]))
+
+main = entry_point(run, Config, __doc__, module=__name__, experiment="judge")
