@@ -112,7 +112,7 @@ def loss_and_gradient(
             mean = [p @ U for U in params]
 
         def logits(x, i: Any = slice(None)):
-            """`sum_k Ũ[x_k]` of contexts, or of one output each: no whole table Ũ is made."""
+            """`sum_k Ũ[x_k]` of contexts, or of one output each."""
             total = []
             for b, j in zip(block, x.T, strict=True):
                 own = params[b][j, i]
