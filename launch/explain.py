@@ -25,8 +25,8 @@ from launch.kit.command import ModelChoice, entry_point, load_choice, visible
 
 if TYPE_CHECKING:
     from jexplicit.lm.attribution import Attribution
+    from jexplicit.lm.checkpoints import TextModel
     from jexplicit.lm.core.model import EncodedText
-    from jexplicit.lm.text_model import TextModel
 
 _shown = 4  # columns: more do not fit a terminal
 _alternatives, _digits, _most_tokens = 10, 6, 4000  # of a page

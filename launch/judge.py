@@ -23,7 +23,7 @@ from launch.kit.command import ModelChoices, entry_point, load_choices
 from launch.kit.views import Column, Results, Row, Section, Table, cell, groups, pivot_table
 
 if TYPE_CHECKING:
-    from jexplicit.lm.text_model import TextModel
+    from jexplicit.lm.checkpoints import TextModel
 
 _name = ("method", "features", "radius", "history")  # what tells the models of a run apart
 

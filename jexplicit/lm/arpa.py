@@ -1,29 +1,25 @@
 """ARPA files of n-gram models, as KenLM, SRILM and speech decoders read them.
 
-An n-gram that occurred stands with log10 P(i|h), its context with the back-off weight log10 γ(h), and the recursion of ARPA,
-P(i|h) = γ(h) P(i|h') for all others, h' without the furthest token, gives the model's own interpolated numbers.
-
-`<pad>` is `<s>` in a context and `</s>` as what is predicted. A model that does not predict the end of a document (no `eos`)
-has `</s>` at log10 p = -99: score without it. Contexts of the start of a document end at their first `<s>`, as in decoders.
+P(i|h) of an n-gram that occurred stands with its back-off weight log10 γ, and P(i|h) = γ(h) P(i|h') of all others, h' without
+the furthest token. `<pad>` is `<s>` in a context, which ends there, and `</s>` as a target: log10 p = -99 without `eos`.
 """
 
-import contextlib
 import gzip
 import os
 import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import file_lines
 from jexplicit.data.tokenizers import UNK_ID, Tokenizer
-from jexplicit.lm.core.model import LanguageModel, Sparse, sparse_rows
-from jexplicit.lm.rows import BackOffChain, Children
-from jexplicit.runs.files import local_path
+from jexplicit.lm.core.model import LanguageModel, Sparse, map_contexts, sparse_rows
+from jexplicit.lm.rows import BackOffChain, Children, context_numbers
+from jexplicit.runs.files import local_path, write_whole
 
 NEVER = -99.0  # log10 p of what is not predicted, as SRILM writes it
 _block, _ln10 = 1 << 16, float(np.log(10))  # lines at a time
@@ -68,160 +64,91 @@ def arpa_words(tokenizer: Tokenizer) -> list[str]:
     return words
 
 
-class Level(NamedTuple):
-    """Contexts of one length, and the n-grams that they begin; in nats.
-
-    keys: [R] `shorter context * N + token`: context r. entries: [E] `context * N + output`.
-    """
-
-    keys: np.ndarray
-    entries: np.ndarray
-    log_p: np.ndarray
-    weight: np.ndarray
-
-
-def _search(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The place of every wanted key, and whether it is there."""
-    if not len(keys):
-        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return place, keys[place] == wanted
-
-
-def _backed_off(levels: Sequence[Level], base: np.ndarray, contexts: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-    """`log P(i|h)` for contexts of the last level, by the recursion of ARPA."""
-    if not levels:
-        return base[outputs]
-    level, N = levels[-1], len(base)
-    place, there = _search(level.entries, contexts * N + outputs)
-    log_p, new = level.log_p[place] if len(level.log_p) else np.empty(len(outputs)), np.flatnonzero(~there)
-    if len(new):
-        h = contexts[new]
-        log_p[new] = level.weight[h] + _backed_off(levels[:-1], base, level.keys[h] // N, outputs[new])
-    return log_p
-
-
-def _levels_of(chain: BackOffChain) -> tuple[np.ndarray, list[Level]]:
-    """`log p` without context, and the levels of a model's rows."""
-    base, N, levels = np.asarray(chain.base, np.float64), chain.vocab_size, []
-
-    def keys_of(start: Any, ids: Any) -> np.ndarray:
-        sizes = np.diff(np.asarray(start).astype(np.int64))
-        return np.repeat(np.arange(len(sizes)) * N, sizes) + np.asarray(ids).astype(np.int64)
-
-    for n, (rows, log_gamma) in enumerate(zip(chain.levels, chain.log_gamma, strict=True)):
-        keys, weight = keys_of(*chain.children[n - 1]) if n else np.arange(N), np.asarray(log_gamma, np.float64)
-        context, output = np.divmod(entries := keys_of(rows.start, rows.ids), N)
-        lower = _backed_off(levels, base, keys[context] // N, output)
-        levels.append(Level(keys, entries, lower + np.asarray(rows.values, np.float64) + weight[context], weight))
-    return base, levels
-
-
-def _seen_once(levels: Sequence[Level], N: int) -> list[np.ndarray]:
-    """Which contexts of every level have `<pad>` once at most."""
-    pairs = zip(levels, levels[1:], strict=False)
-    return [np.ones(N, bool), *(above.keys[level.keys // N] % N != PAD for above, level in pairs)]
-
-
-def _fold_starts(levels: Sequence[Level], N: int) -> list[Level]:
-    """Merge contexts w `<pad>` `<pad>` ...: `<s>` w stands for all of them."""
-    levels, once = list(levels), _seen_once(levels, N)
-    for n in range(len(levels) - 2, -1, -1):
-        (short, long), deeper = levels[n : n + 2], ~once[n + 1]
-        parent, own = long.keys // N, np.flatnonzero(deeper[long.entries // N])
-        shifted = np.zeros(len(short.weight))
-        shifted[parent[deeper]] = long.weight[deeper]
-        log_p = short.log_p + shifted[short.entries // N]
-        place, _ = _search(short.entries, parent[long.entries[own] // N] * N + long.entries[own] % N)
-        log_p[place] = long.log_p[own]
-        levels[n] = short._replace(log_p=log_p, weight=short.weight + shifted)
-    return levels
-
-
-def _weights(levels: Sequence[Level], N: int) -> list[np.ndarray]:
-    """Back-off weights of n-grams as contexts, from the unigrams on."""
-    once, weights = _seen_once(levels, N), [levels[0].weight if levels else np.zeros(N)]
-    found, nearest, rest = np.ones(N, bool), np.arange(N), np.zeros(N, np.int64)  # rest: without the nearest token
-    for n, (above, level) in enumerate(zip(levels, levels[1:], strict=False), 1):
-        parent, token = np.divmod(level.keys, N)
-        rest, there = _search(above.keys, rest[parent] * N + token)
-        found, nearest = found[parent] & there, nearest[parent]
-        place, listed = _search(above.entries, rest * N + nearest)
-        if not np.all(found & listed | ~once[n]):
-            raise ValueError("the model has a context, and not the one without its first token: fit it on whole documents")
-        weights.append(np.zeros(len(above.entries)))
-        weights[n][place[once[n]]] = level.weight[once[n]]
-    return [*weights, np.zeros(len(levels[-1].entries))] if levels else weights
-
-
-def _context_tokens(levels: Sequence[Level], N: int) -> np.ndarray:
-    """[R, n] the tokens of every context of the last level, the nearest last."""
-    tokens, parent = [levels[-1].keys % N], levels[-1].keys // N
-    for level in reversed(levels[:-1]):
-        tokens.append(level.keys[parent] % N)
-        parent = level.keys[parent] // N
-    return np.stack(tokens, axis=1).astype(np.int32)
-
-
-def write_arpa(path: str | os.PathLike, model: LanguageModel, tokenizer: Tokenizer) -> None:
+def write_arpa(path: str | os.PathLike, model: Any, tokenizer: Tokenizer) -> None:
     """Write a model of methods ngram, unigram or bigram as an ARPA file.
 
     Source: Chen & Goodman 1999, Sec. 2.8, interpolated models in back-off form; the format is that of SRILM's ngram-format(5).
     """
-    path, words, N = local_path(path), arpa_words(tokenizer), model.vocab_size
+    path, words, N, chain = local_path(path), arpa_words(tokenizer), model.vocab_size, getattr(model, "rows", model)
     if len(words) != N:
         raise ValueError(f"a tokenizer of {len(words)} tokens and a model of {N}: use the model's own")
-    if not isinstance(model.rows, BackOffChain):
-        name = type(model.rows).__name__
-        raise ValueError(f"a model of {name} is no n-gram model, which an ARPA file holds: choose the method ngram")
-    base, levels = _levels_of(model.rows)
-    levels = _fold_starts(levels, N)
-    once, weights = _seen_once(levels, N), _weights(levels, N)
-    sections: list[tuple[int, Iterator[list[str]]]] = [(N + 1, iter([_unigram_lines(base, weights[0], words, eos=model.eos)]))]
-    for n, level in enumerate(levels, 1):
-        kept = np.flatnonzero(once[n - 1][level.entries // N])
-        sections.append((len(kept), _lines(levels[:n], kept, weights[n], words, last=n == len(levels))))
-    if not levels:
+    if not isinstance(chain, BackOffChain):
+        kind = type(chain).__name__
+        raise ValueError(f"a model of {kind} is no n-gram model, which an ARPA file holds: choose the method ngram")
+    base, (weight, _) = np.asarray(chain.base) / _ln10, _weights(chain, np.arange(N)[:, None])
+    unk, *others = (f"{base[i]:.8g}\t{words[i]}\t{weight[i]:.8g}\n" for i in range(N) if i != PAD)
+    end = f"{base[PAD] if model.eos else NEVER:.8g}\t</s>\t0\n"
+    sections = [(N + 1, iter([[unk, f"{NEVER:g}\t<s>\t{weight[PAD]:.8g}\n", end, *others]]))]
+    contexts = np.arange(N, dtype=np.int32)[:, None]  # [R, n] nearest token first
+    for n, rows in enumerate(chain.levels, 1):
+        if n > 1:
+            start, tokens = map(np.asarray, chain.children[n - 2])
+            contexts = np.column_stack([np.repeat(contexts, np.diff(start), axis=0), tokens.astype(np.int32)])
+        sections.append(_section(chain, n, contexts, rows, words))
+    if not chain.levels:
         sections.append((0, iter(())))  # KenLM reads no file of order 1, but one without bigrams
-    partial = path.with_name(path.name + ".partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with gzip.open(partial, "wb", compresslevel=5) if path.suffix.lower() == ".gz" else open(partial, "wb") as file:
-            file.write(b"\\data\\\n")
-            file.writelines(f"ngram {n}={size}\n".encode() for n, (size, _) in enumerate(sections, 1))
-            for n, (_, lines) in enumerate(sections, 1):
-                file.write(f"\n\\{n}-grams:\n".encode())
-                file.writelines("".join(block).encode() for block in lines)
-            file.write(b"\n\\end\\\n")
-        os.replace(partial, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise ValueError(f"{path} cannot be written ({error}): make room, or choose another place") from error
+
+    def write(file: Any) -> None:
+        file.write(b"\\data\\\n")
+        file.writelines(f"ngram {n}={size}\n".encode() for n, (size, _) in enumerate(sections, 1))
+        for n, (_, lines) in enumerate(sections, 1):
+            file.write(f"\n\\{n}-grams:\n".encode())
+            file.writelines("".join(block).encode() for block in lines)
+        file.write(b"\n\\end\\\n")
+
+    def write_gzip(file: Any) -> None:
+        with gzip.GzipFile("", "wb", 5, file) as zipped:
+            write(zipped)
+
+    write_whole(path, write_gzip if path.suffix.lower() == ".gz" else write)
 
 
-def _unigram_lines(base: np.ndarray, weight: np.ndarray, words: list[str], *, eos: bool) -> list[str]:
-    p, b = (base / _ln10).tolist(), (weight / _ln10).tolist()
-    start, end = f"{NEVER:g}\t<s>\t{b[PAD]:.8g}\n", f"{p[PAD] if eos else NEVER:.8g}\t</s>\t0\n"
-    unk, *others = (f"{p[i]:.8g}\t{words[i]}\t{b[i]:.8g}\n" for i in range(len(p)) if i != PAD)
-    return [unk, start, end, *others]
+def _begins_once(X: np.ndarray) -> np.ndarray:
+    """The contexts [M, n] with `<pad>` in the last place at most."""
+    return (X[:, :-1] != PAD).all(axis=1)
 
 
-def _lines(
-    levels: Sequence[Level], kept: np.ndarray, weight: np.ndarray, words: list[str], *, last: bool
-) -> Iterator[list[str]]:
-    """The lines of the n-grams `kept` of the last level, block by block."""
-    level, N = levels[-1], len(words)
-    tokens, inside, outputs = _context_tokens(levels, N), list(words), list(words)
-    inside[PAD], outputs[PAD] = "<s>", "</s>"
-    for m in range(0, len(kept), _block):
-        e = kept[m : m + _block]
-        context, output = np.divmod(level.entries[e], N)
-        first = context[0]
-        texts = [" ".join(inside[i] for i in row) for row in tokens[first : context[-1] + 1].tolist()]
-        numbers = zip((level.log_p[e] / _ln10).tolist(), (context - first).tolist(), output.tolist(), strict=True)
-        ends = [""] * len(e) if last else [f"\t{b:.8g}" for b in (weight[e] / _ln10).tolist()]
-        yield [f"{p:.8g}\t{texts[c]} {outputs[i]}{end}\n" for (p, c, i), end in zip(numbers, ends, strict=True)]
+def _whole(chain: BackOffChain, X: np.ndarray) -> np.ndarray:
+    """Contexts [M, K], padded from the start of the document on."""
+    return np.pad(X, ((0, 0), (0, chain.radius - X.shape[1])), constant_values=PAD)
+
+
+def _weights(chain: BackOffChain, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log10 γ of contexts [M, n], and whether the model has them."""
+    M, n = X.shape
+    if n > len(chain.levels):
+        return np.zeros(M), np.zeros(M, bool)
+    numbers = map_contexts(context_numbers, chain.children, _whole(chain, X), block=4096).T[n - 1 :]
+    numbers = np.where(_begins_once(X), numbers, -1)
+    gammas = [np.where(m >= 0, np.asarray(g, float)[m], 0) for m, g in zip(numbers, chain.log_gamma[n - 1 :], strict=True)]
+    return np.where(X[:, -1] == PAD, sum(gammas), gammas[0]) / _ln10, numbers[0] >= 0
+
+
+def _section(chain: BackOffChain, n: int, X: np.ndarray, rows: Sparse, words: list[str]) -> tuple[int, Iterator[list[str]]]:
+    """The number of n-grams that contexts [R, n] begin, and their lines in blocks."""
+    r, i = np.repeat(np.arange(len(X)), np.diff(rows.start)), np.asarray(rows.ids).astype(np.int32)
+    kept = _begins_once(X)[r]
+    r, i = r[kept], i[kept]
+    shorter = BackOffChain(chain.base, chain.children[: n - 1], chain.levels[:n], chain.log_gamma[:n])
+    log_p, starts = shorter.target_logits(X[r], i).astype(float), X[r, -1] == PAD
+    log_p[starts] = chain.target_logits(_whole(chain, X[r[starts]]), i[starts])
+    log_p, (weight, known) = log_p / _ln10, _weights(chain, np.column_stack([i, X[r]]))
+    if n < len(chain.levels):
+        start, once = np.asarray(chain.children[n - 1].start), (X != PAD).all(axis=1)
+        if np.count_nonzero(once[np.repeat(np.arange(len(X)), np.diff(start))]) != np.count_nonzero(known):
+            raise ValueError("the model has a context, and not the one without its first token: fit it on whole documents")
+
+    def lines() -> Iterator[list[str]]:
+        inside, outputs = list(words), list(words)
+        inside[PAD], outputs[PAD] = "<s>", "</s>"
+        for m in range(0, len(r), _block):
+            e = slice(m, m + _block)
+            texts = {c: " ".join(inside[j] for j in X[c, ::-1].tolist()) for c in np.unique(r[e]).tolist()}
+            ends = [f"\t{w:.8g}" for w in weight[e].tolist()] if n < len(chain.levels) else [""] * len(r[e])
+            numbers = zip(log_p[e].tolist(), r[e].tolist(), i[e].tolist(), ends, strict=True)
+            yield [f"{p:.8g}\t{texts[c]} {outputs[j]}{end}\n" for p, c, j, end in numbers]
+
+    return len(r), lines()
 
 
 class Order(NamedTuple):
@@ -232,62 +159,57 @@ class Order(NamedTuple):
     weight: np.ndarray
 
 
-class ArpaFile:
-    """The n-grams of an ARPA file by order; its unigrams number the words."""
+def _read_orders(path: str) -> tuple[list[str], list[Order]]:
+    """The words of an ARPA file in its order, and its n-grams."""
+    words, orders, at = ["<pad>", "<unk>"], list[Order](), 0
+    lines = ((number, text) for number, line in enumerate(file_lines(path), 1) if (text := line.strip(" \t\r\n")))
 
-    def __init__(self, path: str):
-        self.path, self.words, self.orders = path, ["<pad>", "<unk>"], list[Order]()
-        self._line, self._lines = 0, file_lines(path)
-        while (text := self._next()) != "\\data\\":  # some programs write comments first
-            if text.startswith("\\") or text == _end:
-                raise self._error(f"{text[:40]!r} instead of \\data\\; give an ARPA file, as launch.export or lmplz write it")
-        sizes: list[int] = []
-        while match := re.fullmatch(rf"ngram\s+{len(sizes) + 1}\s*=\s*(\d{{1,18}})", text := self._next()):
-            sizes.append(int(match[1]))
-        if not any(sizes[:1]):
-            raise self._error(f"{text[:40]!r} instead of `ngram 1=...`; write the file again")
-        ids = {"<s>": 0, "<unk>": 1, "<UNK>": 1}
-        for n, size in enumerate(sizes, 1):
-            self._expect(text, f"\\{n}-grams:")
-            self.orders.append(self._read(n, size, ids))
-            text = self._next()
-        self._expect(text, "\\end\\")
-        self._expect(self._next(), _end)  # which is that of a compressed file, with its checksum
+    def following() -> str:
+        """The next line that is not blank."""
+        nonlocal at
+        at, text = next(lines, (at, _end))
+        return text
 
-    def _read(self, n: int, size: int, ids: dict[str, int]) -> Order:
+    def error(what: str) -> ValueError:
+        return ValueError(f"{path}, line {at}: {what}")
+
+    def expect(text: str, wanted: str) -> None:
+        if text != wanted:
+            raise error(f"{text[:40]!r} instead of {wanted}; {_write_again}")
+
+    while (text := following()) != "\\data\\":  # some programs write comments first
+        if text.startswith("\\") or text == _end:
+            raise error(f"{text[:40]!r} instead of \\data\\; give an ARPA file, as launch.export or lmplz write it")
+    sizes: list[int] = []
+    while match := re.fullmatch(rf"ngram\s+{len(sizes) + 1}\s*=\s*(\d{{1,18}})", text := following()):
+        sizes.append(int(match[1]))
+    if not any(sizes[:1]):
+        raise error(f"{text[:40]!r} instead of `ngram 1=...`; write the file again")
+    ids = {"<s>": 0, "<unk>": 1, "<UNK>": 1}
+    for n, size in enumerate(sizes, 1):
+        expect(text, f"\\{n}-grams:")
         found, numbers = array("q"), array("d")
         for _ in range(size):
-            fields = re.split(r"[ \t]+", line := self._next())
-            words = fields[1 : n + 1]
+            fields = re.split(r"[ \t]+", line := following())
+            own = fields[1 : n + 1]
             try:
                 log_p, weight = float(fields[0]), float(fields[n + 1]) if len(fields) > n + 1 else 0.0
-                if len(words) < n or len(fields) > n + 2 or not log_p <= 0 or np.isnan(weight):
+                if len(own) < n or len(fields) > n + 2 or not log_p <= 0 or np.isnan(weight):
                     raise ValueError
-                if n == 1 and words[0] not in ids:
-                    ids[words[0]] = -1 if words[0] == "</s>" else len(self.words)
-                    self.words += [word for word in words if word != "</s>"]
-                found.extend([ids[word] for word in words])
+                if n == 1 and own[0] not in ids:
+                    ids[own[0]] = -1 if own[0] == "</s>" else len(words)
+                    words += [word for word in own if word != "</s>"]
+                found.extend([ids[word] for word in own])
                 numbers.extend((log_p, weight))
             except (KeyError, ValueError):
                 wanted = f"a log10 probability of at most 0, {n} of the unigrams and at most one weight"
-                raise self._error(f"{line[:60]!r} is not {wanted}; {_write_again}") from None
+                raise error(f"{line[:60]!r} is not {wanted}; {_write_again}") from None
         log_p, weight = np.maximum(np.array(numbers).reshape(-1, 2).T, NEVER) * _ln10
-        return Order(np.array(found, np.int64).reshape(-1, n), log_p, weight)
-
-    def _next(self) -> str:
-        """The next line that is not blank."""
-        for line in self._lines:
-            self._line += 1
-            if line := line.strip(" \t\r\n"):
-                return line
-        return _end
-
-    def _expect(self, text: str, wanted: str) -> None:
-        if text != wanted:
-            raise self._error(f"{text[:40]!r} instead of {wanted}; {_write_again}")
-
-    def _error(self, what: str) -> ValueError:
-        return ValueError(f"{self.path}, line {self._line}: {what}")
+        orders.append(Order(np.array(found, np.int64).reshape(-1, n), log_p, weight))
+        text = following()
+    expect(text, "\\end\\")
+    expect(following(), _end)  # which is that of a compressed file, with its checksum
+    return words, orders
 
 
 def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tuple[LanguageModel, Tokenizer]:
@@ -311,82 +233,64 @@ def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tu
         model, tokenizer = read_arpa("lm.arpa.gz")
         TextModel(model, tokenizer, {}).score(["to be"])
     """
-    file = ArpaFile(str(local_path(path)))
-    words = file.words if tokenizer is None else arpa_words(tokenizer)
+    file = str(local_path(path))
+    of_file, orders = _read_orders(file)
+    words = of_file if tokenizer is None else arpa_words(tokenizer)
     tokenizer, N = tokenizer or Tokenizer("\n".join(words[2:]).encode(), "words"), len(words)
-    if differ := set(words[2:]) ^ set(file.words[2:]):
-        has = "has" if min(differ) in file.words else "does not have"
-        raise ValueError(f"{file.path} {has} {min(differ)!r}, unlike the tokenizer: pass the model's own tokenizer, or none")
+    if differ := set(words[2:]) ^ set(of_file[2:]):
+        has = "has" if min(differ) in of_file else "does not have"
+        raise ValueError(f"{file} {has} {min(differ)!r}, unlike the tokenizer: pass the model's own tokenizer, or none")
     ids = {word: i for i, word in enumerate(words)}
-    renamed = np.array([0, 1, *(ids[word] for word in file.words[2:]), PAD])  # the last one is that of </s>, -1
-    base, eos = _unigrams(file, renamed, N)
-    levels = _numbered(file, [order for order in file.orders if len(order.log_p)], renamed, N)
-    rows: list[Sparse] = []
-    for n, level in enumerate(levels):
-        context, output = np.divmod(level.entries, N)
-        lower = _backed_off(levels[:n], base, level.keys[context] // N, output)
-        values = (level.log_p - level.weight[context] - lower).astype(np.float32)
-        rows.append(sparse_rows(*_rows_of(level.entries, len(level.keys), N), values, N))
-    children = (Children(*_rows_of(level.keys, len(above.keys), N)) for above, level in zip(levels, levels[1:], strict=False))
-    log_gamma = tuple(jnp.asarray(level.weight, jnp.float32) for level in levels)
-    chain = BackOffChain(jnp.asarray(base, jnp.float32), tuple(children), tuple(rows), log_gamma)
-    return LanguageModel(chain, "none", eos), tokenizer
+    renamed = np.array([0, 1, *(ids[word] for word in of_file[2:]), PAD])  # the last one is that of </s>, -1
+    base, eos = _unigrams(file, orders[0], renamed, N)
+    orders, read = [order for order in orders if len(order.log_p)], []
+    if any(order.words.shape[1] != n for n, order in enumerate(orders, 1)):
+        raise ValueError(f"{file}: n-grams of an order, and none of the order below; write the file again")
+    for order in orders[1:]:  # nearest token first
+        X, Y = order.words[:, -2::-1], order.words[:, -1]
+        alive = (X >= 0).all(axis=1) & (Y != 0) & (X[:, :-1] != 0).all(axis=1)
+        read.append((renamed[X[alive]], renamed[Y[alive]], order.log_p[alive]))
+    numbers, children, sizes = [X[:, 0] for X, *_ in read], list[Children](), [N]  # numbers of contexts
+    for m in range(1, len(read)):
+        wanted = [numbers[n] * N + read[n][0][:, m] for n in range(m, len(read))]
+        found, inverse = np.unique(np.concatenate(wanted), return_inverse=True)
+        numbers[m:] = np.split(inverse, np.cumsum([len(part) for part in wanted])[:-1])
+        children.append(Children(*_rows_of(found, sizes[-1], N)))
+        sizes.append(len(found))
+    chain = BackOffChain(np.asarray(base, np.float32))
+    for n, (X, Y, log_p) in enumerate(read):
+        keys, weight = numbers[n] * N + Y, np.zeros(sizes[n])
+        if (np.diff(np.sort(keys)) == 0).any():
+            raise ValueError(f"{file}: a {n + 2}-gram stands in it twice; write the file again")
+        spelled = (orders[n].words >= 0).all(axis=1)
+        number = map_contexts(context_numbers, tuple(children[:n]), renamed[orders[n].words[spelled, ::-1]], block=4096)[:, n]
+        weight[number[number >= 0]] = orders[n].weight[spelled][number >= 0]
+        values = (log_p - weight[numbers[n]] - chain.target_logits(X[:, : max(n, 1)], Y))[order := np.argsort(keys)]
+        rows = sparse_rows(*_rows_of(keys[order], sizes[n], N), values.astype(np.float32), N)
+        gammas = *chain.log_gamma, weight.astype(np.float32)
+        chain = BackOffChain(chain.base, tuple(children[:n]), (*chain.levels, rows), gammas)
+    return LanguageModel(jax.device_put(chain), "none", eos), tokenizer
 
 
-def _unigrams(file: ArpaFile, renamed: np.ndarray, N: int) -> tuple[np.ndarray, bool]:
+def _unigrams(file: str, order: Order, renamed: np.ndarray, N: int) -> tuple[np.ndarray, bool]:
     """log p of every token, and whether document ends are predicted."""
-    named, log_p = file.orders[0].words[:, 0], file.orders[0].log_p
+    named, log_p = order.words[:, 0], order.log_p
     if len(np.unique(named)) < len(named):
-        raise ValueError(f"{file.path}: a unigram stands in it twice; write the file again")
+        raise ValueError(f"{file}: a unigram stands in it twice; write the file again")
     base = np.full(N, NEVER * _ln10)
     base[renamed[named[named > 0]]] = log_p[named > 0]
     end = float(log_p[named == -1].max(initial=NEVER * _ln10))
     eos, left = end > (NEVER + 1) * _ln10, 1 - float(np.sum(np.exp(base[PAD + 1 :])))
     if abs(left - np.exp(end) if eos else min(left, 0)) > _off_by:
         total = 1 - left + (np.exp(end) if eos else 0)
-        raise ValueError(f"{file.path}: the unigrams sum to {total:.5g}: renormalise the model (SRILM: ngram -renorm)")
+        raise ValueError(f"{file}: the unigrams sum to {total:.5g}: renormalise the model (SRILM: ngram -renorm)")
     base[PAD] = end if eos else np.log(max(left, 10**NEVER))  # the rest is that of `<pad>`, which no text asks for
     return base, eos
 
 
-def _numbered(file: ArpaFile, orders: list[Order], renamed: np.ndarray, N: int) -> list[Level]:
-    """Contexts by level, numbered as in jexplicit.lm.rows."""
-    read = []
-    for order in orders[1:]:  # nearest token first, the output last
-        context, output = order.words[:, -2::-1], order.words[:, -1]
-        alive = (context >= 0).all(axis=1) & (output != 0) & (context[:, :-1] != 0).all(axis=1)
-        read.append((renamed[context[alive]], renamed[output[alive]], order.log_p[alive]))
-    numbers, keys = [context[:, 0] for context, *_ in read], [np.arange(N)]
-    for m in range(1, len(read)):
-        wanted = [numbers[n] * N + read[n][0][:, m] for n in range(m, len(read))]
-        found, inverse = np.unique(np.concatenate(wanted), return_inverse=True)
-        numbers[m:] = np.split(inverse, np.cumsum([len(part) for part in wanted])[:-1])
-        keys.append(found)
-    levels = []
-    for n, (_, output, log_p) in enumerate(read):
-        order = np.argsort(entries := numbers[n] * N + output, kind="stable")
-        if (np.diff(entries[order]) == 0).any():
-            raise ValueError(f"{file.path}: a {n + 2}-gram stands in it twice; write the file again")
-        levels.append(Level(keys[n], entries[order], log_p[order], _weights_of_file(orders[n], keys[: n + 1], renamed, N)))
-    return levels
-
-
-def _weights_of_file(order: Order, keys: list[np.ndarray], renamed: np.ndarray, N: int) -> np.ndarray:
-    """Back-off weights of a level's contexts, 0 where the file has none."""
-    spelled = np.flatnonzero((order.words >= 0).all(axis=1))
-    tokens = renamed[order.words[spelled, ::-1]]
-    number, there = tokens[:, 0], np.ones(len(spelled), bool)
-    for n in range(1, len(keys)):
-        number, found = _search(keys[n], number * N + tokens[:, n])
-        there &= found
-    weights = np.zeros(len(keys[-1]))
-    weights[number[there]] = order.weight[spelled[there]]
-    return weights
-
-
 def _rows_of(keys: np.ndarray, rows: int, N: int) -> tuple[Any, Any]:
     """Starts and ids of rows by sorted keys `row * N + id`."""
-    start = np.searchsorted(keys, np.arange(rows + 1) * N)
     if len(keys) >= 2**31:
         raise ValueError(f"{len(keys)} n-grams of one order: rows number at most 2^31 - 1; prune the file")
-    return jnp.asarray(start.astype(np.int32)), jnp.asarray((keys % N).astype(np.uint16 if N <= 1 << 16 else np.int32))
+    start = np.searchsorted(keys, np.arange(rows + 1) * N).astype(np.int32)
+    return start, (keys % N).astype(np.uint16 if N <= 1 << 16 else np.int32)

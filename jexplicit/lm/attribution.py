@@ -2,8 +2,7 @@
 
     log-odds = w.x + sum_g D_g.clip(U_g' x) = sum_f x_f (w_f + sum_gk D_gk c_gk U_gkf),     c = clip(U'x) / U'x
 
-A decision's log p is divided in the same proportions along the way from even odds, as integrated gradients:
-`log sigma(s a) + log 2 = sum_f (share of f in a) (log sigma(s a) + log 2)`.
+A decision's log p less that of even odds is divided in the same proportions, as by integrated gradients.
 """
 
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import HISTORY, LanguageModel, Past
+from jexplicit.lm.counted.contexts import Context
 from jexplicit.lm.counted.evidence import KINDS, Decisions, decisions, predicted_places, weigh
 from jexplicit.lm.counted.mixing import CLIP, NO_BLOCKS, Gate, log_likelihoods, read_gate
 from jexplicit.lm.counted.model import CountedModel
@@ -45,18 +45,14 @@ class Account(NamedTuple):
     entries: Float[np.ndarray, "B E"]
     log_odds: Float[np.ndarray, " B"]
 
-    def by_token(self, places: Int[np.ndarray, " M"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Log-odds and nats from even odds [M, E] by token, and log p."""
-        signs, bit = 2.0 * self.decisions.bit - 1, self.decisions.bit
-        nats = shares(self.log_odds, signs)
-        parts = self.entries * signs[:, None], self.entries * nats[:, None], log_likelihoods(bit, self.log_odds)
-
-        def summed(part: np.ndarray) -> np.ndarray:
-            total = np.zeros((len(places), *part.shape[1:]))
-            np.add.at(total, np.searchsorted(places, self.decisions.place), part)
-            return total
-
-        return summed(parts[0]), summed(parts[1]), summed(parts[2])
+    def by_token(self, n: int) -> list[np.ndarray]:
+        """Log-odds and nats [n, E] of n coming tokens, and log p."""
+        d, signs, found = self.decisions, 2.0 * self.decisions.bit - 1, []
+        weights = signs, shares(self.log_odds, signs)
+        for part in (*(self.entries * w[:, None] for w in weights), log_likelihoods(d.bit, self.log_odds)):
+            found.append(np.zeros((n, *part.shape[1:])))
+            np.add.at(found[-1], d.place, part)
+        return found
 
 
 def entry_names(model: CountedModel) -> tuple[str, ...]:
@@ -64,15 +60,12 @@ def entry_names(model: CountedModel) -> tuple[str, ...]:
     return (*model.names, "bias", "clipped")
 
 
-def entry_tokens(model: CountedModel) -> tuple[int | None, ...]:
-    """The context token of each entry: the furthest back, HISTORY, or None."""
-    back = [
-        HISTORY if part.context.window is not None
-        else max((column for column in part.context.columns if isinstance(column, int)), default=None)
-        if all(isinstance(column, int) for column in part.context.columns) else None
-        for part in model.parts
-    ]  # fmt: skip
-    return (*back, *[None] * (len(entry_names(model)) - len(back)))
+def _furthest_back(context: Context) -> int | None:
+    """The context token that a context is attributed to: the furthest, HISTORY, or None."""
+    if context.window is not None:
+        return HISTORY
+    tokens = [column for column in context.columns if isinstance(column, int)]
+    return max(tokens, default=None) if len(tokens) == len(context.columns) else None
 
 
 def shares(log_odds: Float[np.ndarray, "*B"], signs: Float[np.ndarray, "*B"]) -> Float[np.ndarray, "*B"]:
@@ -138,26 +131,12 @@ def account_of_tokens(model: CountedModel, state: CountedState, tokens: Int[np.n
     return np.einsum("ad,ade->ae", signs, of_path), np.einsum("ad,ade->ae", nats, of_path), log_p
 
 
-def accounts_of_stream(model: CountedModel, stream: Integer[np.ndarray, " L"]):
-    """[M] predicted places less 1, log-odds and nats [M, E], and log p."""
-    documents = np.flatnonzero(stream[:-1] == PAD)[1:] + 1 if model.history == "adaptive:document" else []
-    found, first = [], 0
-    for tokens in np.split(stream[1:], np.asarray(documents, int) - 1):
-        own = account(model, begin(model), tokens)
-        places = np.unique(own.decisions.place)
-        found.append((places + first, *own.by_token(places)))
-        first += len(tokens)
-    return tuple(np.concatenate(part) for part in zip(*found, strict=True))
-
-
 class Attribution(NamedTuple):
     """The part of each row in the predictions of tokens or candidates.
 
-    names: what each row is, such as "offset 2".
-    tokens: which token of the context each row speaks for, 1 for the nearest; HISTORY for the past, None for none.
-    logits: [M, ..., G] what each row adds to the token's logit, nats; their sum is the logit.
-    evidence: [M, ..., G] the same less its mean under the model's prediction: how much the row speaks for this token.
-    log_probability: [M, ...] nats.
+    names: of the rows, such as "offset 2". tokens: the token of the context that each row speaks for, 1 for the nearest;
+    HISTORY, None. logits: [M, ..., G] what each row adds to the token's logit, nats; their sum is the logit. evidence: [M, ...,
+    G] the same less its mean under the model's prediction: how much the row speaks for this token. log_probability: nats.
     """
 
     names: tuple[str, ...]
@@ -208,18 +187,19 @@ def explain(
 def _of_counted(model: CountedModel, Y: np.ndarray, past: Past) -> Attribution:
     """The same of the contexts of a counted model; even odds stand last."""
     model = model if past.starts is None else within_documents(model)
-    names, tokens = (*entry_names(model), "even odds"), (*entry_tokens(model), None)
+    names, tokens = (*entry_names(model), "even odds"), [_furthest_back(part.context) for part in model.parts]
     if Y.ndim == 1:
-        places = past.places - 1
-        found = accounts_of_stream(model, past.stream)
-        logits, evidence, log_p = (part[np.searchsorted(found[0], places)] for part in found[1:])
+        documents = np.flatnonzero(past.stream[:-1] == PAD)[1:] if model.history == "adaptive:document" else []
+        texts = np.split(past.stream[1:], np.asarray(documents, int))
+        parts = [account(model, begin(model), tokens).by_token(len(tokens)) for tokens in texts]
+        logits, evidence, log_p = (np.concatenate(part)[past.places - 1] for part in zip(*parts, strict=True))
     else:
         states = states_at(model, past.stream, past.places)
         parts = [account_of_tokens(model, state, some) for state, some in zip(states, Y, strict=True)]
         logits, evidence, log_p = (np.stack(part) for part in zip(*parts, strict=True))
     even = -np.log(2) * model.tree.length[Y][..., None]
     logits, evidence = np.concatenate([logits, 0 * even], axis=-1), np.concatenate([evidence, even], axis=-1)
-    return Attribution(names, tokens, logits, evidence, log_p)
+    return Attribution(names, (*tokens, *[None] * (len(names) - len(tokens))), logits, evidence, log_p)
 
 
 def check_explainable(model: AnyModel) -> None:

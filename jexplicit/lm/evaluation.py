@@ -1,16 +1,11 @@
 """The loss of a language model on a text, for every kind of model.
 
-A model of contexts alone costs one partition function for every *different* context, and at K = 1 nothing but the counts. With
-L the summed log-likelihood of a text in nats, bits per byte are -L / (ln 2 · bytes), bits per character the same of characters,
-and word perplexity is exp(-L / words): bytes of UTF-8, words between white space, without the text between documents. `<unk>`
-is predicted without saying which character or word it is: a uniform code says it (`spelling`), whose price belongs to L.
-
-Source: Gao et al., lm-evaluation-harness, `lm_eval/api/metrics.py`.
+A model of contexts alone costs one partition function for every *different* context, and at K = 1 nothing but the counts.
 """
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -51,7 +46,9 @@ from jexplicit.lm.counted.reading import (
 from jexplicit.lm.rows import SequenceRows
 from jexplicit.runs.devices import check_threads
 
-_no_places = "a network that reads a window of the text: say where the positions stand (past)"
+_read_at_once = 1 << 24  # tokens at a time
+_largest_exponent = 700.0  # of a double
+_tie = 1e-4  # nats: log-probabilities are float32, and sums of the same numbers in another order differ by some 1e-5
 
 
 class Evaluation(NamedTuple):
@@ -60,15 +57,8 @@ class Evaluation(NamedTuple):
     nll: float
     positions: int
 
-    @property
-    def loss(self) -> float:
-        """Mean negative log-likelihood, nats per position."""
-        return self.nll / self.positions
-
-    @property
-    def perplexity(self) -> float:
-        """`exp(nll / positions)`."""
-        return float(np.exp(self.loss))
+    loss = property(lambda self: self.nll / self.positions, doc="Mean negative log-likelihood, nats per position.")
+    perplexity = property(lambda self: float(np.exp(self.loss)), doc="`exp(nll / positions)`.")
 
 
 def evaluate(
@@ -106,17 +96,13 @@ def evaluate(
 
     Source: paper, Eq. 1; perplexity is `exp(L / M)`, Sec. 4.
     """
-    if not hasattr(model, "vocab_size"):
-        raise ValueError(f"a {type(model).__name__} instead of a model: pass the `model` of a TextModel")
+    check_stream(stream)
+    _check_ids(model, stream[:1])
     if sample is not None and (sample < 1 or sample % 1):
         raise ValueError(f"a sample of {sample} positions: draw a whole number of at least 1, or None for all")
     if isinstance(model, Counted):
-        check_stream(stream)
-        check_token_ids(stream[:], model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
-        ids = np.asarray(stream[:], np.int32)
+        ids = _check_ids(model, np.asarray(stream[:], np.int32))
         places = predicted_places(ids, model.eos)
-        if not len(places):
-            raise ValueError("no position to predict: the text has no tokens")
         if sample is not None and sample < len(places) and is_alone(model):
             log_p = score_places(model, ids, places[draw_sample(len(places), sample, seed)])
         else:
@@ -126,20 +112,18 @@ def evaluate(
     else:
         check_threads()
         X, Y, times, past = _positions_of(model, stream, counts, sample, seed)
-        if not len(Y):
-            raise ValueError("no position to predict: the text has no tokens")
-        n, kind = np.ones(len(Y), np.int64) if times is None else times, model.rows
-        if isinstance(kind, TableRows) and not kind.normalised:
+        n, kind, positions = 1 if times is None else times, model.rows, len(Y) if times is None else int(times.sum())
+        if positions and isinstance(kind, TableRows) and not kind.normalised:
             distinct, often = distinct_contexts(X, times, ordered=model.ordered)
             log_Z = kind.log_partition(distinct, mesh=mesh, progress=progress).astype(np.float64)
             nll = np.sum(often * log_Z) - np.sum(n * kind.target_logits(X, Y, mesh=mesh).astype(np.float64))
         else:
-            log_p = log_probabilities(model, X, Y, past=past, mesh=mesh, progress=progress)
-            nll = -np.sum(n * log_p.astype(np.float64))
-        positions = n.sum(dtype=np.int64)
+            nll = -np.sum(n * log_probabilities(model, X, Y, past=past, mesh=mesh, progress=progress).astype(np.float64))
+    if not positions:
+        raise ValueError("no position to predict: the text has no tokens")
     if np.isnan(nll):
         raise ValueError("a loss that is NaN: the model has rows with NaN or with -inf alone; fit it from smoothed counts")
-    return Evaluation(float(nll), int(positions))
+    return Evaluation(float(nll), positions)
 
 
 def score(
@@ -161,14 +145,12 @@ def score(
         >>> np.exp(score(model, np.array([0, 1, 2, 0]))).round(2).tolist()
         [0.25, 0.25]
     """
-    if not hasattr(model, "vocab_size"):
-        raise ValueError(f"a {type(model).__name__} instead of a model: pass the `model` of a TextModel")
     check_stream(stream)
-    check_token_ids(stream, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
+    _check_ids(model, stream)
+    if isinstance(model, Combination) and separate:
+        pads = np.flatnonzero(stream == PAD)
+        return np.concatenate([score(model, stream[a : b + 1]) for a, b in itertools.pairwise(pads)])
     if isinstance(model, Counted):
-        if separate and isinstance(model, Combination):
-            pads = np.flatnonzero(stream == PAD)
-            return np.concatenate([score(model, stream[a : b + 1]) for a, b in itertools.pairwise(pads)])
         model = within_documents(model) if separate else model
         return read(model, begin(model), stream[1:], progress)[0][predicted_places(stream, model.eos) - 1]
     text = read_text(stream, model.radius, eos=model.eos)
@@ -191,16 +173,14 @@ def log_probabilities(
     """
     check_threads()
     check_positions(model, X, Y)
+    kind = model.rows
     if not len(Y):
         return np.zeros(0, np.float32)
-    kind = model.rows
     if isinstance(kind, TableRows):
         logits = kind.target_logits(X, Y, mesh=mesh)
         return logits if kind.normalised else logits - kind.log_partition(X, mesh=mesh, progress=progress)
     if isinstance(kind, SequenceRows):
-        if past is None:
-            raise ValueError(_no_places)
-        return kind.stream_log_probabilities(past.stream, mesh=mesh, progress=progress)[past.places - 1]
+        return kind.log_p(past, mesh=mesh, progress=progress)
     X_and_Y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
     return map_contexts(_log_p_of_target, model, X_and_Y, mesh=mesh, progress=progress)
 
@@ -214,14 +194,11 @@ def log_distributions(
             raise ValueError("a counted model reads the text before: say where the positions stand (past)")
         return distributions_at(model, past.stream, past.places, separate=past.starts is not None)
     check_threads()
-    Y = np.zeros(len(X), np.int32) if past is None else past.stream[past.places]
-    check_positions(model, X, Y)
+    check_positions(model, X, np.zeros(len(X), np.int32) if past is None else past.stream[past.places])
     if not len(X):
         return np.zeros((0, model.vocab_size), np.float32)
     if isinstance(model.rows, SequenceRows):
-        if past is None:
-            raise ValueError(_no_places)
-        return model.rows.stream_distributions(past.stream, past.places, mesh=mesh)
+        return model.rows.log_p(past, whole=True, mesh=mesh)
     return map_contexts(_log_p, model, X, mesh=mesh)
 
 
@@ -235,7 +212,14 @@ def check_positions(model: LanguageModel, X: np.ndarray, Y: np.ndarray) -> None:
     for ids in (X, Y) if len(Y) else ():
         if ids.dtype.kind not in "iu":
             raise ValueError(f"token ids of {ids.dtype}: pass integers")
-        check_token_ids(ids, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
+        _check_ids(model, ids)
+
+
+def _check_ids(model: AnyModel, ids: np.ndarray) -> np.ndarray:
+    if not hasattr(model, "vocab_size"):
+        raise ValueError(f"a {type(model).__name__} instead of a model: pass the `model` of a TextModel")
+    check_token_ids(ids, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
+    return ids
 
 
 def _positions_of(
@@ -243,7 +227,6 @@ def _positions_of(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, Past | None]:
     """Contexts, targets, their frequencies (None for once) and places of a text."""
     if model.history:
-        check_stream(stream)
         text = read_text(np.asarray(stream[:]), model.radius, eos=model.eos)
         m = draw_sample(len(text.Y), sample, seed)
         return text.X[m], text.Y[m], None, text.past.take(m)
@@ -263,12 +246,12 @@ def _positions_of(
     return X, Y, None, None
 
 
-def _log_p_of_target(model: LanguageModel, x_and_y: Integer[Array, " K_plus_1"]) -> Float[Array, ""]:
-    return jax.nn.log_softmax(model.logits(x_and_y[:-1]))[x_and_y[-1]]
-
-
 def _log_p(model: LanguageModel, x: Integer[Array, " K"]) -> Float[Array, " N"]:
     return jax.nn.log_softmax(model.logits(x))
+
+
+def _log_p_of_target(model: LanguageModel, x_and_y: Integer[Array, " K_plus_1"]) -> Float[Array, ""]:
+    return _log_p(model, x_and_y[:-1])[x_and_y[-1]]
 
 
 @distributions.register(LanguageModel)
@@ -277,16 +260,20 @@ def _beside_counted(model: Any, stream: np.ndarray, places: np.ndarray) -> np.nd
     return log_distributions(model, contexts_at(stream, places, model.radius), past=Past(stream, places))
 
 
-class Difference(NamedTuple):
-    """A mean difference per byte, and its standard error (NaN of a single document)."""
+# Measures of documents, and of texts with any tokens
 
-    mean: float
-    standard_error: float
+
+def _check_losses(sizes: np.ndarray, *losses: np.ndarray) -> None:
+    """Refuse documents that have no mean loss."""
+    if not len(sizes) or any(nll.shape != sizes.shape for nll in losses):
+        raise ValueError(f"losses {[nll.shape for nll in losses]}, sizes {sizes.shape}: give one of each for every document")
+    if not (np.isfinite(losses).all() and (sizes > 0).all()):
+        raise ValueError("losses that are not finite, or documents of 0 bytes or predictions: leave these documents out")
 
 
 def paired_difference(
     nll: Float[np.ndarray, " n"], other: Float[np.ndarray, " n"], sizes: Integer[np.ndarray, " n"]
-) -> Difference:
+) -> tuple[float, float]:
     """How much more one model loses per byte than another, on the same documents.
 
     Args:
@@ -296,17 +283,16 @@ def paired_difference(
 
     Example:
         >>> paired_difference(np.array([4.0, 6.0]), np.array([3.0, 6.0]), np.array([2, 2]))
-        Difference(mean=0.25, standard_error=0.25)
+        (0.25, 0.25)
+
+    Returns:
+        the mean difference per byte, and its standard error (NaN of a single document).
     """
-    if not nll.shape == other.shape == sizes.shape or not len(nll):
-        raise ValueError(f"{nll.shape}, {other.shape} losses, {sizes.shape} sizes: give one of each for at least one document")
-    if not (np.isfinite(nll) & np.isfinite(other) & (sizes > 0)).all():
-        raise ValueError("losses that are not finite, or documents of 0 bytes: leave these documents out, of both models")
-    nll, other = nll.astype(np.float64), other.astype(np.float64)
-    d, n, in_all = nll - other, len(nll), sizes.sum()
+    _check_losses(sizes, nll, other)
+    d, n, in_all = nll.astype(np.float64) - other.astype(np.float64), len(nll), sizes.sum()
     mean = d.sum() / in_all
     variance = n / (n - 1) * np.sum((d - mean * sizes) ** 2) / in_all**2 if n > 1 else np.nan
-    return Difference(float(mean), float(np.sqrt(variance)))
+    return float(mean), float(np.sqrt(variance))
 
 
 def bootstrap_standard_error(
@@ -314,25 +300,15 @@ def bootstrap_standard_error(
 ) -> float:
     """The bootstrap standard error over documents of the loss `Σ nll / Σ sizes`.
 
-    nll, sizes: negative log-likelihood and predictions of each document. draws: how often as many documents are drawn with
-    replacement; the result has a relative error of `1/sqrt(2 draws)`.
+    nll, sizes: negative log-likelihood and predictions of each document. The result has a relative error of `1/sqrt(2 draws)`.
 
     >>> bootstrap_standard_error(np.array([2.0, 4.0, 6.0]), np.array([1, 2, 3]))  # every prediction loses 2
     0.0
     """
-    if nll.shape != sizes.shape or not len(nll) or draws < 2:
-        raise ValueError(f"{nll.shape} losses, {sizes.shape} sizes, {draws} draws: give one of each a document, and two draws")
-    if not (np.isfinite(nll) & (sizes > 0)).all():
-        raise ValueError("losses that are not finite, or documents without predictions: leave these documents out")
-    if len(nll) == 1:
-        return float("nan")
+    _check_losses(sizes, nll)
     rng, n, nll = np.random.default_rng(seed), len(nll), nll.astype(np.float64)
     drawn = (rng.integers(n, size=n) for _ in range(draws))
-    return float(np.std([nll[m].sum() / sizes[m].sum() for m in drawn], ddof=1))
-
-
-_read_at_once = 1 << 24  # tokens at a time
-_largest_exponent = 700.0  # of a double
+    return float(np.std([nll[m].sum() / sizes[m].sum() for m in drawn], ddof=1)) if n > 1 else math.nan
 
 
 def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float | None]:
@@ -343,6 +319,8 @@ def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float 
     >>> sizes = TextSizes(documents=1, bytes=4, characters=4, words=2)
     >>> {name: round(value, 3) for name, value in comparable_measures(8 * math.log(2), sizes).items()}
     {'bits_per_byte': 2.0, 'bits_per_character': 2.0, 'word_perplexity': 16.0}
+
+    Source: Gao et al., lm-evaluation-harness, `lm_eval/api/metrics.py`.
     """
     names = "bits_per_byte", "bits_per_character", "word_perplexity"
     if np.isnan(nll):
@@ -352,6 +330,10 @@ def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float 
     bits, exponent = nll / math.log(2), nll / sizes.words if sizes.words else math.inf  # white space has no words
     perplexity = math.exp(exponent) if exponent < _largest_exponent else None
     return dict(zip(names, (bits / sizes.bytes, bits / sizes.characters, perplexity), strict=True))
+
+
+def _blocks(stream: Stream, first: int = 0) -> Iterator[np.ndarray]:
+    return (stream[start : start + _read_at_once] for start in range(first, len(stream), _read_at_once))
 
 
 def positions_in_all(stream: Stream, *, eos: bool = False) -> int:
@@ -383,23 +365,6 @@ def spelling(tokenizer: Tokenizer, stream: Stream, sizes: TextSizes | None) -> f
     return (max(sizes.bytes - (sizes.words - sizes.documents) - known, 0) + unknown) * math.log(256)
 
 
-def score_documents(
-    model: AnyModel, tokenizer: Tokenizer, documents: Sequence[str], *, separate: bool = False, progress: Progress | None = None
-) -> Float[np.ndarray, " n"]:
-    """`log p(document)` of every document of a text, in nats, in one call.
-
-    separate: score each as if it were the only one; otherwise models of the past see those before it.
-    """
-    stream = encode_documents(tokenizer, documents)
-    pads = np.flatnonzero(stream == PAD)
-    if len(pads) != len(documents) + 1:
-        n, text = next((n, text) for n, text in enumerate(documents) if not len(tokenizer.encode(text)))
-        raise ValueError(f"document {n}, {text!r}, has no token: leave it out")
-    if not len(documents):
-        return np.zeros(0)
-    return -document_losses(model, stream, separate=separate, progress=progress).nll
-
-
 class DocumentLosses(NamedTuple):
     """The summed negative log-likelihood of every document, in nats, and its predictions."""
 
@@ -408,18 +373,12 @@ class DocumentLosses(NamedTuple):
 
 
 def document_losses(
-    model: AnyModel,
-    stream: np.ndarray,
-    *,
-    separate: bool = False,
-    block: int | None = None,
-    mesh: Mesh | None = None,
-    progress: Progress | None = None,
+    model: AnyModel, stream: np.ndarray, *, separate: bool = False, block: int | None = None, **options: Any
 ) -> DocumentLosses:
     """The loss of every document, or of blocks of a single document.
 
-    separate: score each document as if it were the only one. block: predictions of a block of a single document, the last of
-    which is shorter; default, the whole document.
+    separate and options (mesh, progress): of `score`. block: predictions of a block of a single document, the last of which is
+    shorter; default, the whole document.
 
     >>> import jax.numpy as jnp
     >>> from jexplicit.lm.core.model import token_model
@@ -427,7 +386,7 @@ def document_losses(
     >>> losses.positions.tolist(), losses.nll.round(3).tolist()  # log 16, log 4
     ([2, 1], [2.773, 1.386])
     """
-    log_p = score(model, stream, separate=separate, mesh=mesh, progress=progress).astype(np.float64)
+    log_p = score(model, stream, separate=separate, **options).astype(np.float64)
     pads = np.flatnonzero(stream == PAD)
     starts = pads[:-1] if model.eos else pads[:-1] - np.arange(len(pads) - 1)
     if block and len(starts) == 1:
@@ -443,11 +402,13 @@ def loss_fields(losses: Sequence[DocumentLosses]) -> dict[str, Any]:
     return {"loss": loss, "perplexity": float(np.exp(loss)), "loss_se": error, "positions": int(positions.sum())}
 
 
-def _blocks(stream: Stream, first: int = 0) -> Any:
-    return (stream[start : start + _read_at_once] for start in range(first, len(stream), _read_at_once))
-
-
-_tie = 1e-4  # nats: log-probabilities are float32, and sums of the same numbers in another order differ by some 1e-5
+def score_documents(model: AnyModel, tokenizer: Tokenizer, documents: Sequence[str], **options: Any) -> Float[np.ndarray, " n"]:
+    """`log p(document)` of every document of a text, in nats, in one call."""
+    stream = encode_documents(tokenizer, documents)
+    if np.count_nonzero(stream == PAD) != len(documents) + 1:
+        n, text = next((n, text) for n, text in enumerate(documents) if not len(tokenizer.encode(text)))
+        raise ValueError(f"document {n}, {text!r}, has no token: leave it out")
+    return -document_losses(model, stream, **options).nll if len(documents) else np.zeros(0)
 
 
 class Judgement(NamedTuple):

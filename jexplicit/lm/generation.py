@@ -1,7 +1,6 @@
 """The next token, and text sampled token by token, from any language model.
 
-A model of contexts keeps the last W tokens of every text, and its step is compiled once for all texts; a counted model reads
-each text with a state.
+The step of a model of contexts is compiled once for all texts; a counted model reads each text with a state.
 """
 
 import functools
@@ -40,12 +39,10 @@ def next_token(
         >>> np.exp(next_token(model, np.array([1]))).round(2).tolist()
         [0.5, 0.25, 0.25]
     """
-    prompt = _as_ids(prompt, model.vocab_size)
+    prompt, counted = _as_ids(prompt, model.vocab_size), isinstance(model, Counted)
     check_threads()
-    possible = np.ones(model.vocab_size, bool) if first is None else _among(np.ones(model.vocab_size, bool), first)
-    counted = isinstance(model, Counted)
     state = read(model, init(model), prompt)[1] if counted else State(np.append(PAD, prompt).astype(np.int32))
-    row = np.where(possible, predict(model, state), -np.inf)
+    row = np.where(_among(np.ones(model.vocab_size, bool), first), predict(model, state), -np.inf)
     return row - np.logaddexp.reduce(row)
 
 
@@ -89,7 +86,14 @@ def generate(
     """
     check_key(key)
     check_threads()
-    _check_numbers(length=length, temperature=temperature, top_k=top_k, top_p=top_p)
+    for name, value, needs, fits in (
+        ("length", length, "at least one token, a whole number", lambda x: x >= 1 and x % 1 == 0),
+        ("temperature", temperature, "0 (always the likeliest token) or more, and finite", lambda x: 0 <= x < np.inf),
+        ("top-k", top_k, "at least one token, a whole number", lambda x: x is None or (x >= 1 and x % 1 == 0)),
+        ("top-p", top_p, "a probability in (0, 1]", lambda x: x is None or 0 < x <= 1),
+    ):
+        if not isinstance(value, int | float | np.number | Array | None) or not fits(value):
+            raise ValueError(f"{name} {value!r}: give {needs}")
     several = not isinstance(prompt, np.ndarray | jax.Array) and (not len(prompt) or any(np.ndim(p) for p in prompt))
     prompts = [_as_ids(p, model.vocab_size).reshape(-1) for p in (prompt if several else [prompt])]
     if not prompts:
@@ -100,13 +104,14 @@ def generate(
     allowed[_as_ids([*banned, *([] if model.eos else [PAD])], model.vocab_size, "banned")] = False
     if not allowed.any():
         raise ValueError(f"banned token ids {banned}: every token is banned; leave at least one to generate")
-    begin = np.stack([allowed if ids is None else _among(allowed, ids) for ids in first or [None] * len(prompts)])
+    begin = np.stack([_among(allowed, ids) for ids in first or [None] * len(prompts)])
     keys = jax.random.split(key, len(prompts)) if len(prompts) > 1 else key[None]
     how: Any = {"temperature": np.float32(temperature), "top_k": top_k, "top_p": top_p}
     if isinstance(model, Counted):
         ids = np.stack([_write(*one, model, allowed, length, **how) for one in zip(keys, prompts, begin, strict=True)])
     else:
-        history = np.stack([_history_of(p, max(model.radius, model.history)) for p in prompts])
+        W = max(model.radius, model.history)
+        history = np.stack([np.concatenate([np.full(W, NO_TOKEN), [PAD], p]).astype(np.int32)[: -W - 1 : -1] for p in prompts])
         ids = np.asarray(_generate(keys, model, history, begin, allowed, length, **how))
     return ids if several else ids[0]
 
@@ -134,11 +139,18 @@ def generate_text(
         raise ValueError(f"prompt {prompt!r} of type {type(prompt).__name__}: give a text, or a list of texts")
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
     known = [prompt_ids(tokenizer, text) for text in prompts]
-    before, first = [ids for ids, _ in known], [of_first for _, of_first in known]
-    given = before[0] if isinstance(prompt, str) else before
-    drawn = generate(key, model, given, length, banned=(tokenizer.unk_id,), first=first, **options)
-    drawn = drawn.reshape(len(prompts), -1)
-    texts = [_continuation(tokenizer, *one) for one in zip(prompts, before, drawn, strict=True)]
+    options |= {"banned": (tokenizer.unk_id,), "first": [first for _, first in known]}
+    texts = []
+    for text, (before, _), ids in zip(
+        prompts, known, generate(key, model, [ids for ids, _ in known], length, **options), strict=True
+    ):
+        read, whole = tokenizer.decode(before), tokenizer.decode([*before, *ids])
+        after = whole.removeprefix(read) if whole.startswith(read) else tokenizer.decode(ids)
+        if whole.startswith(text):
+            after = whole.removeprefix(text)
+        elif text[-1:].isspace() and not read[-1:].isspace():  # no second space at the seam
+            after = after.removeprefix(" ")
+        texts.append(after)
     return texts[0] if isinstance(prompt, str) else texts
 
 
@@ -152,21 +164,9 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str) -> tuple[Int[np.ndarray, " n"]
     if tokenizer.kind in ("char", "word") or not prompt.endswith(" ") or not len(ids) or tokenizer.decode(ids[-1:]).strip():
         return ids, None
     space = tokenizer.piece(int(ids[-1]))
-    return (ids[:-1], _beginning_with(tokenizer, space)) if len(space) == 1 else (ids, None)
-
-
-@functools.lru_cache(maxsize=8)
-def _beginning_with(tokenizer: Tokenizer, space: str) -> np.ndarray:
-    return np.array([i for i, piece in enumerate(tokenizer.pieces()) if piece.startswith(space)])
-
-
-def _continuation(tokenizer: Tokenizer, prompt: str, before: np.ndarray, ids: np.ndarray) -> str:
-    """The text after the prompt, without a second space at the seam."""
-    known, whole = tokenizer.decode(before), tokenizer.decode([*before, *ids])
-    if whole.startswith(prompt):
-        return whole.removeprefix(prompt)
-    text = whole.removeprefix(known) if whole.startswith(known) else tokenizer.decode(ids)
-    return text.removeprefix(" ") if prompt[-1:].isspace() and not known[-1:].isspace() else text
+    if len(space) > 1:
+        return ids, None
+    return ids[:-1], np.array([i for i, piece in enumerate(tokenizer.pieces()) if piece.startswith(space)])
 
 
 def restrict(row: Float[Array, " N"], *, top_k: int | None = None, top_p: float | None = None) -> Float[Array, " N"]:
@@ -189,17 +189,11 @@ def draw(
     return jnp.where(temperature > 0, jax.random.categorical(key, sharpened), row.argmax())
 
 
-def _among(allowed: np.ndarray, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+def _among(allowed: np.ndarray, ids: Sequence[int] | np.ndarray | None) -> np.ndarray:
     """The allowed tokens with one of the ids; all allowed ones without any."""
     some = np.zeros_like(allowed)
-    some[list(ids)] = True
+    some[[] if ids is None else list(ids)] = True
     return allowed & some if (allowed & some).any() else allowed
-
-
-def _history_of(prompt: np.ndarray, W: int) -> np.ndarray:
-    """The last W tokens of a prompt and its document, nearest first."""
-    text = np.concatenate([np.full(W, NO_TOKEN), [PAD], prompt]).astype(np.int32)
-    return text[-W:][::-1]
 
 
 def _as_ids(ids: Any, N: int, what: str = "prompt") -> np.ndarray:
@@ -210,20 +204,6 @@ def _as_ids(ids: Any, N: int, what: str = "prompt") -> np.ndarray:
         span = f"{int(known.min())} .. {int(known.max())}"
         raise ValueError(f"{what} with token ids {span}: the model has {N} tokens, 0 .. {N - 1}")
     return known.astype(np.int64)
-
-
-def _check_numbers(*, length: Any, temperature: Any, top_k: Any, top_p: Any) -> None:
-    for name, value in {"length": length, "temperature": temperature, "top_k": top_k, "top_p": top_p}.items():
-        if value is not None and not isinstance(value, int | float | np.number | Array):
-            raise ValueError(f"{name}={value!r}: give a number")
-    if length < 1 or length % 1:
-        raise ValueError(f"length {length}: generate at least one token, a whole number")
-    if not 0 <= temperature < np.inf:
-        raise ValueError(f"temperature {temperature}: use 0 (always the likeliest token) or more, and finite")
-    if top_k is not None and (top_k < 1 or top_k % 1):
-        raise ValueError(f"top-k {top_k}: keep at least one token, a whole number")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top-p {top_p}: keep a probability in (0, 1]")
 
 
 @functools.partial(jax.jit, static_argnames=("length", "top_k", "top_p"))

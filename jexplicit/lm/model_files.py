@@ -1,16 +1,14 @@
-"""A language model of any kind in one file, alone or with its tokenizer.
+"""A language model in one safetensors file, alone or with its tokenizer.
 
-A safetensors file: the arrays by name, and in its metadata what they are (kinds of rows and their sizes), where the model comes
-from, and a checksum.
+The metadata says what the arrays are (kinds of rows and their sizes), where the model comes from, and a checksum.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import importlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
@@ -30,27 +28,26 @@ from jexplicit.lm.rows import BackOffChain, Children, NetworkRows, SequenceRows
 from jexplicit.runs.bounds import is_of
 from jexplicit.runs.files import local_path, parse_json, plain
 
-# What `rebuild` raises of JSON or arrays that are none of a model.
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError, AssertionError)
 _format = 5
-_rows = (LanguageModel, TokenTables, Sparse, BackOffChain, Children, NetworkRows, SequenceRows, State)
-_known: dict[str, type] = {cls.__name__: cls for cls in (*_rows, *COUNTED, Combination, CombinationState)}
+_rows = (LanguageModel, TokenTables, Sparse, BackOffChain, Children, NetworkRows, SequenceRows)
+_on_host = (*COUNTED, CombinationState, State)  # integers of 64 bits stay what they are
+_known: dict[str, type] = {cls.__name__: cls for cls in (*_rows, *_on_host, Combination)}
 _networks = {"MLPLanguageModel": "networks", "Transformer": "sequences"}
 
 
 def _class_of(name: str) -> type | None:
     """The class of a name in a file; flax is imported with networks only."""
-    if name in _networks and name not in _known:
-        _known[name] = getattr(importlib.import_module(f"jexplicit.nn.{_networks[name]}"), name)
+    if name in _networks:
+        return getattr(importlib.import_module(f"jexplicit.nn.{_networks[name]}"), name)
     return _known.get(name)
 
 
 def save_model(
-    path: str | os.PathLike, model: AnyModel, *, tokenizer: Tokenizer | None = None, about: Mapping[str, Any] | None = None
+    path: str | os.PathLike, model: Any, *, tokenizer: Tokenizer | None = None, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a model of any kind to a safetensors file, whole or never."""
+    """Write a model or a state to a safetensors file, whole or never."""
     path, tensors = local_path(path), {}
-    description = describe(model, "model", tensors)
+    description = _describe(model, "model", tensors)
     if tokenizer is not None:
         tensors["tokenizer"] = np.frombuffer(tokenizer.model, np.uint8)
     header = {"format": _format, **library(), "model": description, "tokenizer": tokenizer and tokenizer.kind}
@@ -75,7 +72,7 @@ def library() -> dict[str, Any]:
     return {f"library_{name}": found.get(key) for name, key in (("version", "version"), ("license", "license_expression"))}
 
 
-def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
+def _describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
     """A value as JSON, its arrays put aside by name."""
     if isinstance(value, np.generic):
         return value.item()
@@ -83,16 +80,16 @@ def describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
         tensors[name] = np.asarray(value, order="C")  # ascontiguousarray would give a number an axis
         return {"array": name}
     if _class_of(type(value).__name__) is type(value):
-        return {"type": type(value).__name__, "fields": describe(_fields(value), name, tensors)}
+        return {"type": type(value).__name__, "fields": _describe(_fields(value), name, tensors)}
     if isinstance(value, Context):
         if any(map(callable, value.columns)):
             remedy = "give it a name in jexplicit.lm.counted.contexts.COLUMNS, and the context that name"
             raise ValueError(f"{name} is {value!r} with a function of its own, which no file can hold: {remedy}")
         return {"context": {"columns": list(value.columns), "window": value.window}}
     if isinstance(value, dict):
-        return {key: describe(item, f"{name}.{key}", tensors) for key, item in value.items()}
+        return {key: _describe(item, f"{name}.{key}", tensors) for key, item in value.items()}
     if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
-        return {"tuple": [describe(item, f"{name}.{n}", tensors) for n, item in enumerate(value)]}
+        return {"tuple": [_describe(item, f"{name}.{n}", tensors) for n, item in enumerate(value)]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ValueError(f"{name} is a {type(value).__name__}, which no file can hold: use rows of the library's own kinds")
@@ -108,8 +105,8 @@ def _fields(value: Any) -> dict[str, Any]:
     return fields
 
 
-def rebuild(described: Any, tensor: Callable[[str], np.ndarray], *, host: bool = False) -> Any:
-    """The value that `describe` described, from arrays by name."""
+def _rebuild(described: Any, tensor: Callable[[str], np.ndarray], *, host: bool = False) -> Any:
+    """The value that `_describe` described, from arrays by name."""
     if not isinstance(described, dict):
         return described
     if "array" in described:
@@ -118,14 +115,14 @@ def rebuild(described: Any, tensor: Callable[[str], np.ndarray], *, host: bool =
     if "context" in described:
         return Context(*described["context"]["columns"], window=described["context"]["window"])
     if "tuple" in described:
-        return tuple(rebuild(item, tensor, host=host) for item in described["tuple"])
+        return tuple(_rebuild(item, tensor, host=host) for item in described["tuple"])
     if "type" in described:
         kind: Any = _class_of(described["type"])
         if kind is None:
             raise ValueError(f"it has a {described['type']}, which this version does not know")
-        host = host or kind in COUNTED  # which are read on the host, with integers of 64 bits
+        host = host or kind in _on_host
         own = {key: host or kind is Combination and key != "other" for key in described["fields"]}
-        fields = {key: rebuild(item, tensor, host=own[key]) for key, item in described["fields"].items()}
+        fields = {key: _rebuild(item, tensor, host=own[key]) for key, item in described["fields"].items()}
         if described["type"] == "Spelling":
             fields["classes"] = {int(size): classes for size, classes in fields["classes"].items()}
         if described["type"] == "MLPLanguageModel":
@@ -133,25 +130,38 @@ def rebuild(described: Any, tensor: Callable[[str], np.ndarray], *, host: bool =
         if wrong := [name for name, hint in kind.__annotations__.items() if name in fields and not is_of(fields[name], hint)]:
             raise ValueError(f"the {' and '.join(wrong)} of its {described['type']} is of another type")
         return kind(**fields)
-    return {key: rebuild(item, tensor, host=host) for key, item in described.items()}
+    return {key: _rebuild(item, tensor, host=host) for key, item in described.items()}
 
 
-def read_model_file(path: Path) -> tuple[AnyModel, Tokenizer | None, dict[str, Any]]:
-    """The model of a file, its tokenizer if there, and its provenance."""
-    with _one_line_errors(path), safe_open(path, framework="numpy") as file:
-        stored, names = file.metadata() or {}, file.keys()
-        if "jexplicit" not in stored:
-            raise ValueError("it was not written by jexplicit")
-        if _checksum(stored["jexplicit"], names, file.get_tensor) != stored.get("sha256"):
-            raise ValueError("its checksum is another one: it is damaged")
-        header = parse_json(stored["jexplicit"])
-        if not isinstance(header, dict) or not {"model", "tokenizer", "about"} <= set(header):
-            raise ValueError("its header is incomplete")
-        if header.get("format") != _format:
-            raise ValueError(f"it has format {header.get('format')}, and this version of jexplicit reads {_format}")
-        model, kind = rebuild(header["model"], file.get_tensor), header["tokenizer"]
-        _check_model(model)
-        return model, Tokenizer(file.get_tensor("tokenizer").tobytes(), kind) if kind else None, dict(header["about"])
+def read_model_file(path: Path, kind: Any = None) -> tuple[Any, Tokenizer | None, dict[str, Any]]:
+    """The model or state of a file, its tokenizer if there, and its provenance."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            stored, names = file.metadata() or {}, file.keys()
+            if "jexplicit" not in stored:
+                raise ValueError("it was not written by jexplicit")
+            if _checksum(stored["jexplicit"], names, file.get_tensor) != stored.get("sha256"):
+                raise ValueError("its checksum is another one: it is damaged")
+            header = parse_json(stored["jexplicit"])
+            if not isinstance(header, dict) or not {"model", "tokenizer", "about"} <= set(header):
+                raise ValueError("its header is incomplete")
+            if header.get("format") != _format:
+                version = header.get("library_version")
+                raise ValueError(
+                    f"it has format {header.get('format')} of jexplicit {version}, and this version reads {_format}"
+                )
+            model, tokenizer = _rebuild(header["model"], file.get_tensor), header["tokenizer"]
+            if kind is None:
+                _check_model(model)
+            elif not isinstance(model, kind):
+                raise ValueError(f"it has a {type(model).__name__}")
+            tokenizer = tokenizer and Tokenizer(file.get_tensor("tokenizer").tobytes(), tokenizer)
+            return model, tokenizer, dict(header["about"])
+    except Exception as error:  # of a file that somebody else wrote
+        why = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"{path} is no model that can be read ({why}): fit or export the model again (jexplicit export)"
+        ) from error
 
 
 def _check_model(model: Any) -> None:
@@ -173,17 +183,6 @@ def _check_model(model: Any) -> None:
             raise ValueError(f"models of {model.vocab_size} and {model.other.vocab_size} tokens together")
     elif not isinstance(model, CountedModel):
         raise ValueError(f"a {type(model).__name__} is no model")
-
-
-@contextlib.contextmanager
-def _one_line_errors(path: Path) -> Iterator[None]:
-    """What libraries raise for a file that is damaged or no model."""
-    try:
-        yield
-    except (SafetensorError, OSError, *MALFORMED) as error:
-        remedy = "fit or export the model again (jexplicit export)"
-        why = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{path} is no model that can be read ({why}): {remedy}") from error
 
 
 def _checksum(text: str, tensors: Iterable[str], read: Callable[[str], np.ndarray] | None = None) -> str:

@@ -4,41 +4,29 @@
     log_p, state = read(model, state, tokens)        # of each token, given all that was read before
     np.exp(predict(model, state))                    # the next token
 
-Any language model can be read so. That of a counted model goes on counting; one that does not count has the text as its state.
+Any language model can be read so; one that does not count has the text as its state.
 """
 
-import json
 import os
 from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float, Integer
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from jexplicit.data.contexts import PAD, check_token_ids
 from jexplicit.lm.core.model import Past, State, contexts_at
 from jexplicit.lm.counted import reading as counted
 from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.counted.reading import (
-    AnyModel,
-    Combination,
-    CombinationState,
-    Counted,
-    CountedState,
-    begin,
-)
+from jexplicit.lm.counted.reading import AnyModel, Combination, CombinationState, Counted, CountedState, begin
 from jexplicit.lm.evaluation import log_distributions, log_probabilities
-from jexplicit.lm.model_files import MALFORMED, describe, rebuild
-from jexplicit.runs.files import local_path, parse_json
+from jexplicit.lm.model_files import read_model_file, save_model
+from jexplicit.runs.files import local_path
 
 
 def init(model: AnyModel) -> State | CountedState | CombinationState:
     """The state before a text, at the start of its first document."""
-    if isinstance(model, Counted):
-        return begin(model)
-    return State(np.array([PAD], np.int32))
+    return begin(model) if isinstance(model, Counted) else State(np.array([PAD], np.int32))
 
 
 def read(
@@ -101,21 +89,12 @@ def expect(
 
 def save_state(path: str | os.PathLike, state: State | CountedState | CombinationState) -> None:
     """Write a state to a safetensors file, from which `load_state` goes on."""
-    tensors: dict[str, np.ndarray] = {}
-    described = describe(state, "state", tensors)
-    save_file(tensors, local_path(path), metadata={"state": json.dumps(described)})
+    save_model(path, state)
 
 
 def load_state(path: str | os.PathLike) -> State | CountedState | CombinationState:
     """The state of a file that `save_state` wrote."""
-    try:
-        with safe_open(local_path(path), framework="numpy") as file:
-            state = rebuild(parse_json(file.metadata()["state"]), file.get_tensor, host=True)
-        if not isinstance(state, State | CountedState | CombinationState):
-            raise ValueError(f"a {type(state).__name__}")
-    except (OSError, SafetensorError, *MALFORMED) as error:
-        raise ValueError(f"{path} has no state ({error}): give a file that save_state wrote") from error
-    return state
+    return read_model_file(local_path(path), State | CountedState | CombinationState)[0]
 
 
 def _check_state(model: Any, state: Any) -> None:

@@ -1,18 +1,7 @@
-"""Kinds of rows, the parts of a language model: explicit, n-grams, a network's.
-
-With the paper's noise model a pair that was never seen has the rank-one co-occurrence `p_j b_i`, `b = (1 - q)ᵀ C`, and one
-that was seen has `exp(δ[j, i])` times as much, so that a sparse table is one vector, a multiple of another, and sparse rows::
-
-    δ[j, i] = log(1 + q_j C[j, i] / (p_j b_i)),     c = (K - 1)/K log colsum F
-    Ũ[j, i] = (log b_i - c_i) + (1 - q_j) (pᵀδ)_i + q_j δ[j, i]      and a constant of the row, which no softmax sees
-
-The row of an n-gram context h, sparse too, is over that of h' without its furthest token:
-
-    row_h[i] = log(P(i|h) / (γ(h) P(i|h'))),     log p(i|x) = log P(i) + sum_n row_n(x)[i] + sum_n log γ(h_n).
-"""
+"""Kinds of rows, the parts of a language model: explicit, n-grams, a network's."""
 
 import functools
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -96,11 +85,7 @@ def explicit_blocks(
     dtype: Any = jnp.float32,
     read: bool = True,
 ) -> tuple[Float[Array, "N N"], ...]:
-    """The dense tables Ũ = E U, one for Sum, K for Cat.
-
-    Without `read` they are the decoder U below the noise. An output that is no target gets the column of one independent
-    observation.
-    """
+    """The dense tables Ũ = E U, or without `read` U below the noise."""
     K = _check_features(counts, features, radius)
     of_noise, f = noise_model(token_counts(counts)) if noise else None, target_counts(counts, eos=eos).astype(dtype)
     seen = (C.astype(dtype) if of_noise is None else noisy_counts(C.astype(dtype), of_noise) for C in counts[:K])
@@ -116,7 +101,13 @@ def _check_features(counts: Counts | SparseCounts, features: str, radius: int | 
 
 
 def _sparse_tables(counts: Any, *, features: Features, radius: int | None, eos: bool, dtype: Any) -> tuple[Sparse, ...]:
-    """The same from sparse counts, up to a constant of the row."""
+    """The same from sparse counts, up to a constant of the row.
+
+    A pair never seen has the co-occurrence `p_j b_i`, `b = (1 - q)ᵀ C`, and one that was seen `exp(δ[j, i])` times as much:
+
+        δ[j, i] = log(1 + q_j C[j, i] / (p_j b_i)),     c = (K - 1)/K log colsum F
+        Ũ[j, i] = (log b_i - c_i) + (1 - q_j) (pᵀδ)_i + q_j δ[j, i]
+    """
     K, (q, one_minus_q, p) = _check_features(counts, features, radius), noise_model(token_counts(counts))
     targets: Any = tuple(C if eos else _without_column(C, PAD) for C in counts[:K])
     blocks = targets if features == "cat" else merge_offsets(targets)
@@ -130,7 +121,7 @@ def _sparse_tables(counts: Any, *, features: Features, radius: int | None, eos: 
     tables = []
     for C, F in zip(blocks, F_unseen, strict=True):
         b, cells, ratio = one_minus_q @ C, np.diff(C.indptr), np.log(F / p)
-        delta = _with_data(C, np.log1p(C.data * np.repeat(q / p, cells) / b[C.indices]))
+        delta = csr_array((np.log1p(C.data * np.repeat(q / p, cells) / b[C.indices]), C.indices, C.indptr), shape=C.shape)
         values = (delta.data * np.repeat(q, cells)).astype(dtype)
         base = np.where(never, -np.inf, np.log(np.where(never, 1, b)) - c)
         unseen = q * ratio + one_minus_q * (p @ ratio) - c_unseen if never.any() else None  # less the constant of the row
@@ -143,11 +134,6 @@ def _without_column(C: csr_array, i: int) -> csr_array:
     kept = C.indices != i
     indptr = np.concatenate([[0], np.cumsum(kept)])[C.indptr]
     return csr_array((C.data[kept], C.indices[kept], indptr.astype(C.indptr.dtype)), shape=C.shape)
-
-
-def _with_data(C: csr_array, data: np.ndarray) -> csr_array:
-    """A table with these values in the cells of C."""
-    return csr_array((data, C.indices, C.indptr), shape=C.shape)
 
 
 def unigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
@@ -211,10 +197,11 @@ def context_numbers(children: tuple[Children, ...], context: Integer[Array, " K"
 
 @pytree
 class BackOffChain(TableRows):
-    """The rows of an n-gram model, one for each length of context.
+    """The rows of an n-gram model, each over that of a shorter context.
 
-    base: [N] log of the distribution that the nearest token backs off to.
-    children: how a context is found, level by level.
+        row_h[i] = log(P(i|h) / (γ(h) P(i|h'))),     log p(i|x) = log P(i) + sum_n row_n(x)[i] + sum_n log γ(h_n)
+
+    base: [N] log of the distribution that the nearest token backs off to. children: how contexts are found, level by level.
     levels, log_gamma: rows and `log γ` of contexts of one token, of two, ...; zeros for a context that never occurred.
     """
 
@@ -223,11 +210,11 @@ class BackOffChain(TableRows):
     levels: tuple[Sparse, ...] = ()
     log_gamma: tuple[Any, ...] = ()
 
+    normalised = True
     names = property(lambda self: ("unigram", *(f"context {n}" for n in range(1, len(self.levels) + 1))))
     tokens = property(lambda self: (None, *range(1, len(self.levels) + 1)))
     radius = property(lambda self: max(1, len(self.levels)))
     vocab_size = property(lambda self: len(self.base))
-    normalised = True
     row_tables = property(lambda self: (jnp.asarray(self.base)[None], *self.levels))
 
     def index(self, context):
@@ -237,8 +224,7 @@ class BackOffChain(TableRows):
     def entry(self, context, output):
         """`log p(output | context)`."""
         log_p = super().entry(context, output)
-        numbers = context_numbers(self.children, context) if self.levels else ()
-        for n, log_gamma in zip(numbers, self.log_gamma, strict=True):
+        for n, log_gamma in zip(self.index(context)[1:], self.log_gamma, strict=True):
             log_p += jnp.where(n >= 0, jnp.asarray(log_gamma)[jnp.maximum(n, 0)], 0)
         return log_p
 
@@ -270,7 +256,8 @@ def _kneser_ney_chain(levels: list[ContextLevel], N: int, *, modified: bool) -> 
         D = discounts_of(counts_of_counts(level.counts), modified=modified)
         values, log_gamma = np.empty(E, np.float32), np.empty(len(level.contexts), np.float32)
         own_P = np.empty(E if levels else 0)  # nothing backs off to the longest contexts
-        for c in _blocks(level):
+        later = np.searchsorted(level.start, np.arange(_pairs_per_block, level.start[-1], _pairs_per_block), "right") - 1
+        for c in starmap(slice, pairwise(np.unique([0, *later, len(level.contexts)]).tolist())):  # pairs that fit the caches
             block, pairs = level.part(c), slice(level.start[c.start], level.start[c.stop])
             P_lower = _shorter_P(shorter, P, N, block) if rows else lower[block.outputs]
             kind, total = np.minimum(block.counts, 3), sum_runs(block.counts, block.start)
@@ -287,18 +274,8 @@ def _kneser_ney_chain(levels: list[ContextLevel], N: int, *, modified: bool) -> 
     return BackOffChain(*jax.device_put(arrays, may_alias=True))  # on a CPU nothing is copied
 
 
-def _blocks(level: ContextLevel) -> list[slice]:
-    """The contexts of a level in blocks whose pairs fit the caches."""
-    later = np.searchsorted(level.start, np.arange(_pairs_per_block, level.start[-1], _pairs_per_block), "right") - 1
-    cuts = np.unique([0, *later, len(level.contexts)]).tolist()
-    return [slice(*block) for block in pairwise(cuts)]
-
-
 def _shorter_P(shorter: ContextLevel, P: np.ndarray, N: int, block: ContextLevel) -> np.ndarray:
-    """`P(i|h')` of every pair (h, i) of a block.
-
-    The contexts h have the numbers of their h': each i after h occurred after h', too, and has a key there.
-    """
+    """`P(i|h')` of pairs (h, i) of a block, numbered by h'."""
     near = slice(block.contexts[0], block.contexts[-1] + 1)  # contexts stand in the order of those that they extend
     some = shorter.part(near)
     keys = some.keys(np.arange(len(some.contexts)), N)
@@ -345,19 +322,16 @@ class SequenceRows:
         logits = network_outputs(self.network, self.variables, tokens[None])[0]
         return [logits[jnp.minimum(n, W - 1)]]
 
-    def stream_log_probabilities(self, stream: Any, **options: Any) -> np.ndarray:
-        """`log p` of every token of a stream but its first, by long windows."""
-        from jexplicit.nn.sequences import stream_log_probabilities
+    def log_p(self, past: Any, *, whole: bool = False, **options: Any) -> np.ndarray:
+        """`log p` of the token, or of all tokens, at places of a text."""
+        from jexplicit.nn.sequences import stream_distributions, stream_log_probabilities
 
-        return stream_log_probabilities(self.network, self.variables, stream, **self._windows, **options)
-
-    def stream_distributions(self, stream: Any, places: np.ndarray, **options: Any) -> np.ndarray:
-        """`log p` of all tokens at some places, from the same windows."""
-        from jexplicit.nn.sequences import stream_distributions
-
-        return stream_distributions(self.network, self.variables, stream, places, **self._windows, **options)
-
-    _windows = property(lambda self: {"window": self.history, "stride": -(-self.history // _overlaps)})
+        if past is None:
+            raise ValueError("a network that reads a window of the text: say where the positions stand (past)")
+        options |= {"window": self.history, "stride": -(-self.history // _overlaps)}
+        if whole:
+            return stream_distributions(self.network, self.variables, past.stream, past.places, **options)
+        return stream_log_probabilities(self.network, self.variables, past.stream, **options)[past.places - 1]
 
 
 def network_model(network: Any, variables: Any, *, context: int = 0, eos: bool = True) -> LanguageModel:

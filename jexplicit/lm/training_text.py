@@ -13,11 +13,11 @@ from jax.sharding import Mesh
 from scipy.sparse import csr_array
 
 from jexplicit.counts.pairs import Counts, SparseCounts, count, count_sparse
-from jexplicit.data.contexts import PAD, check_stream, contexts, cut_documents, hold_out
+from jexplicit.data.contexts import PAD, check_stream, cut_documents, hold_out
 from jexplicit.data.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import Features, FitOptions
-from jexplicit.lm.rows import BackOffChain, smoothed_ngrams
+from jexplicit.lm.counted.reading import AnyModel
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.files import trim_heap
 
@@ -36,12 +36,19 @@ class Options(FitOptions):
     seed: int = 0
 
 
+class FitResult(NamedTuple):
+    """A model, and results of its fit: plain values by name."""
+
+    model: AnyModel
+    info: dict[str, Any]
+
+
 class Watch(NamedTuple):
     """Who follows a fit, and where it can be resumed.
 
-    stage: context manager of a named stage, which gives `progress(done, total)`; jexplicit.runs.progress.stage for one.
-    log: called with the fields of an event. dev: [L] text whose perplexity iterative methods report, and stop by. checkpoints:
-    folder for what a killed fit resumes from. events: earlier events of a name, of the run that is resumed.
+    stage: context manager of a named stage, which gives `progress(done, total)`; jexplicit.runs.progress.stage for one. log:
+    called with the fields of an event. dev: [L] text that iterative methods report and stop by. checkpoints: folder for what a
+    killed fit resumes from. events: earlier events of a name, of the run that is resumed.
     """
 
     stage: Callable[..., Any] = lambda name, unit="": contextlib.nullcontext(lambda done, total: None)
@@ -75,18 +82,10 @@ class TrainingText:
     ):
         check_stream(stream)
         self.stream, self.vocab_size, self.eos, self.tokenizer, self._mesh = stream, vocab_size, eos, tokenizer, mesh
-        self._counts, self._sparse, self._known_sparse = counts, sparse_counts, sparse_counts
-        self._made: dict[Any, Any] = {}
+        self._counts, self._sparse, self._made = counts, sparse_counts, dict[Any, Any]()
 
-    @functools.cached_property
-    def mesh(self) -> Mesh:
-        """The devices that share the work."""
-        return self._mesh or default_mesh()
-
-    @property
-    def in_memory(self) -> np.ndarray:
-        """The whole stream as an array."""
-        return np.asarray(self.stream[:])
+    mesh = functools.cached_property(lambda self: self._mesh or default_mesh())
+    in_memory = property(lambda self: np.asarray(self.stream[:]), doc="The whole stream as an array.")
 
     def counts(self, radius: int) -> Counts:
         """C_1 .. C_K, dense."""
@@ -128,11 +127,6 @@ class TrainingText:
         shape: Any = {"eos": self.eos, "mesh": self._mesh, "tokenizer": self.tokenizer}
         return TrainingText(stream, self.vocab_size, **shape, **known)
 
-    def ngrams(self, order: int) -> BackOffChain:
-        """The rows of an n-gram model with contexts of up to `order` tokens."""
-        X_and_Y = functools.partial(contexts, self.in_memory, order, eos=self.eos)
-        return self.once(("ngrams", order), lambda: smoothed_ngrams(*X_and_Y(), vocab_size=self.vocab_size))
-
     def once(self, name: Any, make: Callable[[], Any]) -> Any:
         """The result of `make` on this text, kept by a name."""
         if name not in self._made:
@@ -141,9 +135,8 @@ class TrainingText:
         return self._made[name]
 
     def forget(self) -> None:
-        """Clear cached statistics of this text; they are made again at need."""
+        """Clear cached statistics of this text but its counts."""
         self._made.clear()
-        self._sparse = self._known_sparse
         gc.collect()  # arrays in references that go in circles
         trim_heap()
 
@@ -154,9 +147,3 @@ def written_for(method: str, text: TrainingText, options: Options, watch: Watch)
         return {}
     dev = {} if watch.dev is None else {"dev": np.asarray(watch.dev[:])}
     return {"method": method, "text": text.in_memory, **dev, "eos": text.eos, **asdict(options)}
-
-
-def draw_positions(options: Options, positions: int | np.ndarray) -> np.ndarray:
-    """Which held-out positions the exponents are fitted on."""
-    size = min(options.calibration_positions, positions if isinstance(positions, int) else len(positions))
-    return np.sort(np.random.default_rng(options.seed).choice(positions, size, replace=False))

@@ -34,7 +34,7 @@ from jexplicit.runs.files import check_experiment, experiment_of, local_path, re
 from jexplicit.runs.progress import console, end_of_reader, json_line, quiet_output
 
 if TYPE_CHECKING:
-    from jexplicit.lm.text_model import TextModel
+    from jexplicit.lm.checkpoints import TextModel
 
 C = TypeVar("C")
 _first_group, _general = "command", "general"

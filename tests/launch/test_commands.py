@@ -152,7 +152,7 @@ def test_an_export_scores_as_its_run_does_and_names_its_losses_and_command(files
     row = load_model(finished(), method="context-mixing").about
     config = json.loads((out / "config.json").read_text())
     assert row.items() <= (config | {"bytes": row["bytes"]}).items()
-    assert f"* dev loss, nats per token: {row['dev_loss']:.4f}" in (out / "README.md").read_text().splitlines()
+    assert f"* dev_loss: {row['dev_loss']:.4f}" in (out / "README.md").read_text().splitlines()
     shutil.copy(out / "model.safetensors", finished())  # beside the results of a run, whose other models are found as before
     assert load_model(finished(), method="unigram").about["method"] == "unigram"
     (finished() / "model.safetensors").unlink()

@@ -1,9 +1,9 @@
-"""Measures of models and of their differences, attribution, the scaling assumption: against loops, SciPy and the bootstrap.
+"""Losses, measures, attribution, sampling and the scaling assumption: against loops, SciPy and the bootstrap.
 
 Tolerances: as for the loss, 1e-11 relative in float64; in float32 an evaluation may be off by some eps of its logits, 1e-5.
 """
 
-import json
+import itertools
 import math
 from typing import Any
 
@@ -12,13 +12,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from reference import PAD, cooccurrences, features, language_model, log_softmax, random_documents, stream_of, windows
+from reference import (
+    PAD,
+    cooccurrences,
+    features,
+    greedy,
+    language_model,
+    log_softmax,
+    random_documents,
+    smallest_nucleus,
+    stream_of,
+    windows,
+)
 from reference import log_mean_cooccurrences as log_mean_cooccurrences_loop
 from scipy.sparse import csr_array
 
 from jexplicit import count
 from jexplicit.data import encode_documents, train_tokenizer
-from jexplicit.data.corpora import TextSizes, text_sizes
+from jexplicit.data.corpora import text_sizes
 from jexplicit.data.inputs import MinimalPair
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.core.model import Past, histories, read_text, token_model
@@ -29,7 +40,6 @@ from jexplicit.lm.evaluation import (
     document_losses,
     evaluate,
     judgement,
-    log_probabilities,
     loss_fields,
     paired_difference,
     positions_in_all,
@@ -40,9 +50,10 @@ from jexplicit.lm.evaluation import (
     unknown_share,
 )
 from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.generation import next_token
-from jexplicit.lm.rows import explicit_language_model, target_counts, unigram_model
+from jexplicit.lm.generation import generate, next_token, restrict
+from jexplicit.lm.rows import Features, explicit_language_model, network_model, target_counts, unigram_model
 from jexplicit.lm.training_text import Options, TrainingText
+from jexplicit.nn.networks import MLPLanguageModel, init_variables, network_outputs
 from launch.lm.run import fit_scaling, log_mean_cooccurrences, partition_spread
 
 N = 9
@@ -57,9 +68,6 @@ def fit(K=2, kind: Any = "cat", eos=False, dtype: Any = np.float64):
 def log_probabilities_of_all(model, X):
     rows = [np.sum([np.asarray(table)[j] for table, j in zip(model.tables, x, strict=True)], axis=0) for x in X]
     return np.array([log_softmax(row) for row in rows])
-
-
-# Perplexity, and a text position by position
 
 
 def test_perplexities_are_those_of_entropies_and_a_pair_without_a_chance_costs_infinitely_much():
@@ -88,7 +96,6 @@ def test_a_sample_is_drawn_by_its_seed_and_holds_no_position_twice():
     X, Y = windows(DEV, 2)
     losses = -log_probabilities_of_all(model, X)[np.arange(len(Y)), Y]
     assert np.min(np.abs(losses - left_out)) < 1e-10
-    assert log_probabilities(model, X[:0], Y[:0]).shape == (0,)
 
 
 def test_a_text_is_read_in_its_order_with_histories_across_documents_and_nothing_before_the_text():
@@ -99,16 +106,12 @@ def test_a_text_is_read_in_its_order_with_histories_across_documents_and_nothing
             np.testing.assert_array_equal(found, expected)
         np.testing.assert_array_equal(stream[text.past.places], text.Y)
         assert np.all(np.diff(text.past.places) > 0) and (PAD in text.Y) == eos
-        some = text.past.take(np.array([5, 2]))
-        assert some.places.tolist() == text.past.places[[5, 2]].tolist() and some.stream is stream
     places = np.array([1, 2, 7, len(stream) - 1, 3])
     found = histories(Past(stream, places), 6)
     for row, place in zip(found, places, strict=True):
         assert row.tolist() == [int(stream[place - w]) if place >= w else -1 for w in range(1, 7)]
     assert (found == -1).any() and (found[3] == PAD).any()
 
-
-# Measures that texts of any tokenizer share
 
 DOCUMENTS = ["to be or not", "to  be", "what ïs"]
 
@@ -129,15 +132,10 @@ def test_measures_are_those_of_a_loop_over_documents(eos):
         assert positions_in_all(stream, eos=eos) == tokens == evaluate(uniform, stream).positions
         unknown = [int(i == tokenizer.unk_id) for document in DOCUMENTS for i in tokenizer.encode(document)]
         assert unknown_share(stream) == sum(unknown) / len(unknown) > 0
+        assert set(comparable_measures(1.0, None).values()) == {comparable_measures(1e6, sizes)["word_perplexity"]} == {None}
         # a character is one of Unicode; bytes of words, their ends and a second space are one of 256
         bits = {"char": sum(unknown) * math.log2(0x110000), "word": 8 * (len(" whatïs".encode()) + 2)}[kind]
         assert spelling(tokenizer, stream, sizes) == pytest.approx(bits * math.log(2), rel=1e-12)
-
-
-def test_what_is_not_known_or_not_representable_is_none():
-    assert set(comparable_measures(1.0, None).values()) == {None}
-    assert comparable_measures(1e6, TextSizes(1, 900, 300, 1))["word_perplexity"] is None
-    json.dumps(comparable_measures(1e6, TextSizes(1, 900, 300, 1)), allow_nan=False)
 
 
 def test_losses_of_documents_are_sums_of_their_scores_and_a_single_one_is_cut_in_blocks():
@@ -153,8 +151,6 @@ def test_losses_of_documents_are_sums_of_their_scores_and_a_single_one_is_cut_in
         assert blocks.nll.tolist() == pytest.approx([-score(model, one)[:3].sum(), -score(model, one)[3:].sum()])
 
 
-# Standard errors, and comparisons of two models by document
-
 RNG = np.random.default_rng(0)
 SIZES = RNG.integers(5, 300, 400)
 HARD = RNG.gamma(5.0, 0.3, 400)  # how hard a document is, for all models
@@ -163,16 +159,15 @@ ONE, OTHER = SIZES * (HARD + RNG.normal(0.02, 0.05, 400)), SIZES * HARD
 
 def test_the_difference_of_two_models_is_the_paired_t_test_and_has_the_error_of_the_bootstrap():
     sizes = np.full(400, 50)
-    found, expected = paired_difference(50 * ONE / SIZES, 50 * OTHER / SIZES, sizes), scipy.stats.ttest_rel(ONE / SIZES, HARD)
-    assert found.mean / found.standard_error == pytest.approx(expected.statistic)
+    (mean, error), t = paired_difference(50 * ONE / SIZES, 50 * OTHER / SIZES, sizes), scipy.stats.ttest_rel(ONE / SIZES, HARD)
+    assert mean / error == pytest.approx(t.statistic)
     draws = RNG.integers(0, 400, (2000, 400))
-    means, found = (ONE - OTHER)[draws].sum(axis=1) / SIZES[draws].sum(axis=1), paired_difference(ONE, OTHER, SIZES)
-    assert found.mean == pytest.approx((ONE.sum() - OTHER.sum()) / SIZES.sum())
+    means, (mean, error) = (ONE - OTHER)[draws].sum(axis=1) / SIZES[draws].sum(axis=1), paired_difference(ONE, OTHER, SIZES)
+    assert mean == pytest.approx((ONE.sum() - OTHER.sum()) / SIZES.sum())
     # 2000 draws: the relative error of a standard deviation is 1 / sqrt(2 * 2000) = 1.6 %, times 5
-    assert found.standard_error == pytest.approx(means.std(), rel=0.08)
-    assert paired_difference(ONE, ONE, SIZES) == (0, 0)
-    assert paired_difference(OTHER, ONE, SIZES) == pytest.approx((-found.mean, found.standard_error))
-    assert math.isnan(paired_difference(ONE[:1], OTHER[:1], SIZES[:1]).standard_error)
+    assert error == pytest.approx(means.std(), rel=0.08)
+    assert paired_difference(OTHER, ONE, SIZES) == pytest.approx((-mean, error))
+    assert math.isnan(paired_difference(ONE[:1], OTHER[:1], SIZES[:1])[1])
 
 
 def test_the_standard_error_is_that_of_a_mean_of_documents():
@@ -182,13 +177,12 @@ def test_the_standard_error_is_that_of_a_mean_of_documents():
     losses = np.random.default_rng(1).normal(3.0, 0.7, (500, 20)).sum(axis=1)
     found = bootstrap_standard_error(losses, np.full(500, 20), draws=4000)
     assert found == pytest.approx(losses.std() / 20 / np.sqrt(500), rel=5 / np.sqrt(8000))
-    linearised = paired_difference(ONE, np.zeros_like(ONE), SIZES).standard_error  # which differs by order 1/n
+    linearised = paired_difference(ONE, np.zeros_like(ONE), SIZES)[1]  # which differs by order 1/n
     assert bootstrap_standard_error(ONE, SIZES) == pytest.approx(linearised, rel=0.09)
-    assert bootstrap_standard_error(ONE, SIZES) == bootstrap_standard_error(ONE, SIZES)  # of the same seed
     assert bootstrap_standard_error(ONE, SIZES, seed=1) != bootstrap_standard_error(ONE, SIZES)
-    for nll, sizes, draws in (([], [], 10), ([1.0, np.nan], [1, 2], 10), ([1.0, 2.0], [0, 2], 10), ([1.0], [1], 1)):
+    for nll, sizes in (([], []), ([1.0, np.nan], [1, 2]), ([1.0, 2.0], [0, 2])):
         with pytest.raises(ValueError, match=r"give one of each|leave these documents out"):
-            bootstrap_standard_error(np.array(nll, float), np.array(sizes, int), draws=draws)
+            bootstrap_standard_error(np.array(nll, float), np.array(sizes, int))
 
 
 def test_the_fields_of_two_texts_are_those_of_their_documents_together():
@@ -198,8 +192,6 @@ def test_the_fields_of_two_texts_are_those_of_their_documents_together():
     assert found["loss_se"] == bootstrap_standard_error(np.array([2.0, 4.0, 6.0]), np.array([1, 3, 4])) > 0
     assert loss_fields([two])["loss_se"] is None
 
-
-# Minimal pairs
 
 WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()
 DRAWN = np.random.default_rng(0)
@@ -230,15 +222,11 @@ def test_preferences_are_those_of_a_slow_loop_and_no_sentence_sees_another(histo
     np.testing.assert_allclose(whole, expected, atol=1e-4)  # sums of some ten float32 log-probabilities
     right = np.mean([1.0 if d > 1e-4 else 0.5 if d > -1e-4 else 0.0 for d in expected])
     assert judgement(whole) == (pytest.approx(right), pytest.approx(np.mean(np.abs(expected) < 1e-4)), len(pairs))
-    np.testing.assert_allclose(preferences(model, tokenizer, pairs[2:0:-1]), whole[2:0:-1], atol=1e-5)
     alone = [float(score(model, encode_documents(tokenizer, [document])).sum()) for document in SENTENCES[:5]]
     np.testing.assert_allclose(score_documents(model, tokenizer, SENTENCES[:5], separate=True), alone, atol=1e-5)
     together = score_documents(model, tokenizer, SENTENCES[:5])
     assert together.sum() == pytest.approx(score(model, encode_documents(tokenizer, SENTENCES[:5])).sum(), rel=1e-6)
     assert np.allclose(together, alone, atol=1e-5) == (not history)
-
-
-# Attribution
 
 
 def test_attribution_equals_the_loop_over_context_tokens_and_is_summed_by_token():
@@ -260,14 +248,11 @@ def test_attribution_equals_the_loop_over_context_tokens_and_is_summed_by_token(
     np.testing.assert_array_equal(why.by_token(1).logits, np.stack([np.zeros(30), why.logits[:, 0]], axis=1))
 
 
-# The scaling assumption
-
-
 def test_mean_cooccurrences_equal_the_loop_of_equations_11_to_13():
     for kind, K, eos, dtype, atol in (("sum", 2, False, np.float64, 1e-10), ("cat", 3, True, np.float32, 1e-4)):
         E, F, _ = language_model(TRAIN, K, N, kind, eos=eos)
         X, _ = windows(TRAIN, K, eos=eos)
-        fast = log_mean_cooccurrences(fit(K, kind, eos, dtype), target_counts(COUNTS, eos=eos), X)
+        fast = log_mean_cooccurrences(fit(K, kind, eos, dtype), target_counts(COUNTS, eos=eos), np.tile(X, (9, 1)))  # in blocks
         assert fast.dtype == dtype
         np.testing.assert_allclose(fast, log_mean_cooccurrences_loop(features(X, E, kind), F, K), rtol=0, atol=atol)
     C = np.array([[2, 1, 3], [4, 1, 1], [1, 5, 2]], np.int32)  # without noise, mean rows of the counts
@@ -276,36 +261,123 @@ def test_mean_cooccurrences_equal_the_loop_of_equations_11_to_13():
     np.testing.assert_allclose(np.exp(log_mean_cooccurrences(model, C.sum(axis=0), X)), (C[0] + 3 * C[1]) / 4, rtol=1e-13)
 
 
-def test_mean_cooccurrences_do_not_depend_on_the_order_of_more_contexts_than_a_block_holds():
-    rng = np.random.default_rng(5)
-    tables = tuple(jax.device_put(rng.normal(size=(12, 12))) for _ in range(3))
-    model, f = token_model(tables, "cat", True), np.sum(np.exp(tables), axis=(0, 1)) / 3
-    X = rng.integers(0, 12, (2000, 3))
-    assert len(np.unique(X, axis=0)) > 2 * 512
-    mean = np.mean([np.exp(sum(np.asarray(t)[j] for t, j in zip(tables, x, strict=True))) for x in X], axis=0)
-    for contexts in (X, X[::-1]):
-        found = log_mean_cooccurrences(model, f, contexts)
-        np.testing.assert_allclose(found, (np.log(mean) + 2 * np.log(3 * f)) / 3, rtol=0, atol=1e-12)
-
-
 def test_the_spread_of_partition_functions_equals_the_loop_over_contexts_repeated_or_weighed():
-    for kind in ("sum", "cat"):
-        model, (X, _), n = fit(3, kind), windows(TRAIN, 3), np.arange(len(windows(TRAIN, 3)[0])) % 3
-        log_Z = [np.log(sum(np.exp(sum(float(model.tables[k][x[k], i]) for k in range(3))) for i in range(N))) for x in X]
-        np.testing.assert_allclose(partition_spread(model, X), np.std(log_Z), rtol=1e-9)
-        np.testing.assert_allclose(partition_spread(model, X, n), np.std(np.repeat(log_Z, n)), rtol=1e-9)
+    model, (X, _), n = fit(3), windows(TRAIN, 3), np.arange(len(windows(TRAIN, 3)[0])) % 3
+    log_Z = [np.log(sum(np.exp(sum(float(model.tables[k][x[k], i]) for k in range(3))) for i in range(N))) for x in X]
+    np.testing.assert_allclose(partition_spread(model, X), np.std(log_Z), rtol=1e-9)
+    np.testing.assert_allclose(partition_spread(model, X, n), np.std(np.repeat(log_Z, n)), rtol=1e-9)
 
 
-def test_the_fitted_line_is_scipy_s_without_outputs_never_seen_and_a_larger_text_keeps_its_slope():
+def test_the_fitted_line_is_scipy_s_without_outputs_never_seen():
     rng = np.random.default_rng(6)
     f = rng.integers(1, 5000, 60)
     log_means = 0.8 * np.log(f) + 1.5 + rng.normal(size=60)
     expected: Any = scipy.stats.linregress(np.log(f), log_means)
-    line, larger = fit_scaling(f, log_means), fit_scaling(10 * f, log_means + np.log(10))
+    line = fit_scaling(f, log_means)
     # two least-squares routines on 60 points of condition number 10
     np.testing.assert_allclose(line, [expected.slope, expected.intercept, expected.rvalue], rtol=1e-10)
-    np.testing.assert_allclose(fit_scaling(f, log_means.astype(np.float32)), line, rtol=1e-5)
     with_unseen = fit_scaling(np.append(f, [0, 0]), np.append(log_means, [99.0, -np.inf]))
     np.testing.assert_allclose(with_unseen, line, rtol=1e-14)
-    moved = line.intercept + (1 - line.slope) * np.log(10)
-    np.testing.assert_allclose(larger, [line.slope, moved, line.correlation], rtol=1e-10)
+
+
+# Sampling: tokens are integers, and comparisons are exact unless they are of frequencies
+
+LENGTH = 20  # of most texts: one program each
+KEY = jax.random.key
+
+
+def context_free(p, eos=False):
+    """A model that draws every token from p, whatever came before."""
+    with np.errstate(divide="ignore"):
+        return token_model((jax.device_put(np.tile(np.log(p), (len(p), 1))),), "cat", eos)
+
+
+def prompt(*ids):
+    return np.array(ids, np.uint16)
+
+
+def test_temperature_zero_takes_the_likeliest_token_every_time_as_top_k_of_one_and_a_tiny_temperature_do():
+    cases: list[tuple[Features, int, bool, Any]] = [("sum", 2, True, np.float64), ("cat", 3, False, np.float32)]
+    for kind, K, eos, dtype in cases:
+        model = fit(K, kind, eos, dtype)
+        for start in ([], [3], [1, 2, 4, 2]):
+            expected = greedy([np.asarray(table) for table in model.tables], start, LENGTH, set() if eos else {PAD})
+            for temperature, top_k in ((0, None), (5.0, 1), (1e-5, None)):
+                text = generate(KEY(0), model, prompt(*start), LENGTH, temperature=temperature, top_k=top_k)
+                assert text.tolist() == expected
+
+
+def test_banned_tokens_and_pads_that_are_not_predicted_never_appear_and_after_the_end_there_are_only_pads():
+    model = context_free([0.3, 0.4, 0.2, 0.1])
+    for banned, temperature, expected in (((), 1.0, {1, 2, 3}), ((1,), 1.0, {2, 3}), ((1,), 0, {2})):
+        text = generate(KEY(0), model, prompt(), 10_000, banned=banned, temperature=temperature)
+        assert set(text.tolist()) == expected
+    texts = generate(KEY(0), context_free([0.1, 0.4, 0.3, 0.2], eos=True), [prompt(1)] * 20, LENGTH)
+    ended = [text for text in texts if PAD in text]
+    assert len(ended) > 10  # each ends within 20 tokens with probability 1 - 0.9^20 = 0.88
+    assert not any(text[text.argmin() :].any() for text in ended)
+    assert generate(KEY(0), context_free([0.0, 0.4, 0.4, 0.2], eos=True), prompt(1, PAD), LENGTH).all()  # the next document
+
+
+PROMPTS = [(1, 2), (), (3,), (4, 5, 6, 1, 2), (1, PAD, 2)]
+
+
+def test_each_of_several_prompts_is_continued_as_if_alone_and_a_list_of_ids_is_one_prompt():
+    model = fit(3, eos=True)
+    for options in ({"temperature": 0.5, "top_k": 3}, {"top_p": 0.7, "banned": (1, 2)}):
+        texts = generate(KEY(0), model, [prompt(*ids) for ids in PROMPTS], LENGTH, **options)
+        assert texts.shape == (len(PROMPTS), LENGTH)
+        for text, key, ids in zip(texts, jax.random.split(KEY(0), len(PROMPTS)), PROMPTS, strict=True):
+            np.testing.assert_array_equal(text, generate(key, model, prompt(*ids), LENGTH, **options))
+    same = [generate(KEY(0), model, given, LENGTH).tolist() for given in ([3, 4, 2], prompt(3, 4, 2), [5, 6, PAD, 3, 4, 2])]
+    assert same[1:] == same[:1] * 2  # only the last K tokens of the last document matter
+    assert same[:1] == generate(KEY(0), model, [prompt(3, 4, 2)], LENGTH).tolist()
+    np.testing.assert_array_equal(next_token(model, prompt(3, 4)), next_token(model, [3, 4]))
+
+
+def assert_frequencies(tokens, p):
+    """A count of n draws is off by more than 6 standard deviations with a probability below 1e-8 per token."""
+    n = len(tokens)
+    frequencies = np.bincount(tokens, minlength=len(p)) / n
+    assert np.all(np.abs(frequencies - p) <= 6 * np.sqrt(p * (1 - p) / n))
+
+
+def test_first_tokens_are_drawn_from_the_softmax_of_their_context():
+    model = fit(3)
+    row = np.sum([np.asarray(table)[j] for table, j in zip(model.tables, [2, 1, 0], strict=True)], axis=0)
+    row[PAD] = -np.inf
+    assert_frequencies(generate(KEY(0), model, [prompt(1, 2)] * 1000, 1)[:, 0], np.exp(log_softmax(row)))
+    network = MLPLanguageModel(N, 2, (6,), dtype=jnp.float64, output_scale=3.0)
+    made = init_variables(network, KEY(0), np.zeros((1, 2), np.int32))
+    drawn = generate(KEY(1), network_model(network, made, context=2), [prompt()] * 4000, 1)
+    p = jax.nn.softmax(network_outputs(network, made, jnp.zeros((1, 2), int)))[0]
+    assert_frequencies(drawn[:, 0], np.asarray(p))
+
+
+def test_the_temperature_divides_the_logits_and_top_k_and_top_p_draw_what_they_keep_in_its_own_proportion():
+    p, q = np.array([0.0, 0.5, 0.3, 0.2]), np.array([0.0, 0.4, 0.3, 0.2, 0.1])
+    cases: list[tuple[Any, dict[str, Any], Any]] = [(p, {"temperature": t}, p ** (1 / t)) for t in (0.5, 1.0, 3.0)]
+    cases += [(q, kept, np.array([0, 4, 3, 0, 0])) for kept in ({"top_k": 2}, {"top_p": 0.6})]
+    for given, options, expected in cases:
+        assert_frequencies(generate(KEY(0), context_free(given), prompt(), 10_000, **options), expected / expected.sum())
+
+
+def kept_tokens(row, **options):
+    restricted = np.asarray(restrict(jax.device_put(row), **options))
+    kept = np.isfinite(restricted)
+    np.testing.assert_array_equal(restricted[kept], np.asarray(row)[kept])  # what is kept keeps its logit
+    return set(np.flatnonzero(kept).tolist())
+
+
+def test_top_k_keeps_the_likeliest_and_top_p_what_the_loop_adds_one_by_one_of_what_top_k_left():
+    for top_p, seed in itertools.product([0.05, 0.6, 0.99, 1.0], range(4)):
+        row = np.log(np.random.default_rng(seed).dirichlet(np.full(20, 0.3)))
+        kept = smallest_nucleus(np.exp(row), top_p)
+        assert kept_tokens(row, top_p=top_p) == kept == kept_tokens(row + 8.0, top_p=top_p)
+    row = np.random.default_rng(0).normal(size=20)
+    for top_k in (1, 3, 20, 50):
+        assert kept_tokens(row, top_k=top_k) == set(np.argsort(-row)[:top_k].tolist())
+    # of (0.4, 0.3) / 0.7 the first alone holds 0.57
+    row = np.log([0.4, 0.3, 0.2, 0.1, *[1e-9] * 16])
+    assert kept_tokens(row) == set(range(20)) and kept_tokens(row, top_p=0.5) == {0, 1}
+    assert kept_tokens(row, top_k=2, top_p=0.5) == {0}

@@ -61,6 +61,7 @@ def given() -> SimpleNamespace:
     return g
 
 
+WRONG = (("temperature", -0.5), ("top-k", 0), ("top-p", 1.5), ("length", 0.5))
 NO_POSITION = "no position to predict"
 HAS_N = f"the model has {N} tokens"
 NOT_THIS_TOKEN = f"token id {N} and a model of {N}: use the model's own tokenizer"
@@ -69,7 +70,7 @@ OF_TWO = r"contexts of shape .* and a model of radius 2: pass \[.*, 2\]"
 OF_THREE = "with counts of offsets 1..3"
 
 
-def generated(prompt: Any = (1,), length=5, **options):
+def generated(prompt: Any = (1,), length: Any = 5, **options):
     return lambda g: generate(g.key, g.two, prompt, length, **options)
 
 
@@ -86,15 +87,11 @@ CASES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda g: evaluate(g.one, stream_of([[5, 1, 2], [3, 1, 1, 4]]), counts=g.counts), OTHER_COUNTS),
     (lambda g: evaluate(g.one, g.stream, counts=g.larger), OTHER_COUNTS),
     (lambda g: log_probabilities(g.two, contexts(g.stream, 3)[0], g.Y), OF_TWO),
-    (lambda g: log_probabilities(g.two, g.X[:-1], g.Y), OF_TWO),
     (lambda g: log_probabilities(g.two, g.X[:1], np.array([N])), NOT_THIS_TOKEN),
     (lambda g: next_token(g.spread, np.array([N])), f"token ids {N} .. {N}: {HAS_N}"),
     (lambda g: score_documents(g.two, g.tokenizer, ["the cat", "  "]), r"document 1, '  ', has no token"),
     # generation
-    (generated(length=0), "length 0: generate at least one token"),
-    (generated(temperature=-0.5), "temperature -0.5"),
-    (generated(top_k=0), "top-k 0"),
-    (generated(top_p=1.5), "top-p 1.5"),
+    *((generated(**{name.replace("-", "_"): value}), f"{name} {value}") for name, value in WRONG),
     (generated([np.array([1]), np.array([2, N])]), f"ids 2 .. {N}: {HAS_N}"),
     (generated([]), r"no prompts: give at least one, \[\[\]\] for the start of a document"),
     (generated(banned=(1, N)), f"banned.*{N}.*{HAS_N}"),
@@ -146,9 +143,6 @@ def test_a_call_is_refused_with_what_to_do_instead(given, monkeypatch):
         swept("infinite")(given)
 
 
-# Options
-
-
 class Recorder(Options):
     """Options that record which of them are read."""
 
@@ -163,10 +157,8 @@ FEW = ("unigram", "explicit", "cold")
 
 @pytest.mark.parametrize("method", [m if m in FEW else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
 def test_a_method_reads_the_options_that_it_lists(method):
-    text, read = (
-        TrainingText(np.append(np.tile(np.array([0, 2, 3, 4, 2, 5, 0, 3, 4, 5, 2], np.uint16), 40), np.uint16(0)), 6),
-        set(),
-    )
+    stream, read = np.append(np.tile(np.array([0, 2, 3, 4, 2, 5, 0, 3, 4, 5, 2], np.uint16), 40), np.uint16(0)), set()
+    text = TrainingText(stream, 6)
     for more in {"iterative-scaling": [{}, {"discount": 0.5}], "cold": [{}, {"optimizer": "sgd"}]}.get(method, [{}]):
         options = Recorder(**{"epochs": 1, "batch_size": 64, "sweeps": 1, "calibration_positions": 50} | more)
         fit_model(method, text, options, Watch(dev=text.stream))

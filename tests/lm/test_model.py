@@ -1,9 +1,11 @@
-"""The one type of language models, and the explicit one from documents to logits, in dense tables and in sparse ones.
+"""The explicit model from documents to logits, dense and sparse; noise, smoothed rows, and log-linear models of these rows.
 
-Tolerances: counts below 1000 and logarithms of order 10, summed over at most 3 offsets: 1e-11 is 1000 times what float64
-rounds. Float32 tables may be off by some eps * 10 * K per logit: 1e-4 nats.
+Tolerances: logarithms of order 10, summed over at most 3 offsets: 1e-11 is 1000 times what float64 rounds, 1e-4 of float32.
+Sums of at most 9 terms of one sign are right to some 30 eps: 1e-13 in float64, 1e-5 in float32. A float32 row is the logarithm
+of a ratio of probabilities above 1e-4: 2e-5 in all.
 """
 
+import functools
 from itertools import product
 from typing import Any
 
@@ -11,26 +13,43 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy
 from reference import (
     PAD,
+    column_for_unseen_outputs,
     cooccurrences,
     features,
-    kneser_ney,
+    generalized_cooccurrences,
     language_model,
     log_softmax,
+    modified_discounts,
     negative_log_likelihood,
+    noise_parameters,
+    noisy_embedding,
+    one_hot,
     random_documents,
+    rows_of_smoothing,
     stream_of,
     windows,
 )
+from reference import kneser_ney as kneser_ney_loop
 from scipy.sparse import csr_array
 
-from jexplicit.counts.pairs import count_sparse
-from jexplicit.lm.core import model as module
-from jexplicit.lm.core.model import LanguageModel, is_token_model, logits, token_model
-from jexplicit.lm.core.names import Features
+from jexplicit.lm.core.model import is_token_model, logits, token_model
+from jexplicit.lm.core.names import Features, Smoothing
+from jexplicit.lm.core.smoothing import (
+    counts_of_counts,
+    discounts_of,
+    kneser_ney,
+    noise_model,
+    noisy_counts,
+    noisy_rows,
+    unigram,
+    with_unseen_outputs,
+)
 from jexplicit.lm.evaluation import evaluate, log_probabilities
 from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.fits.log_linear import fit_exponents, log_linear_model, offset_rows
 from jexplicit.lm.rows import (
     bigram_model,
     bigram_optimum,
@@ -92,17 +111,15 @@ def test_the_model_equals_the_dense_loop_from_documents_to_logits(stored):
 def test_without_noise_the_model_equals_the_dense_loop_and_sum_cat_and_the_bigrams_at_k_1():
     documents = random_documents(3, 200, 4, 9)  # every pair of tokens occurs
     X, Y = windows(documents, 2)
-    for kind in ("sum", "cat"):
-        E, _, U = language_model(documents, 2, 4, kind, eos=False, noise=False)
-        model = fit(counts=tuple(cooccurrences(documents, 2, 4)), features=kind, noise=False)
-        nll = negative_log_likelihood(features(X, E, kind), U, Y)
-        np.testing.assert_allclose(evaluate(model, stream_of(documents)).nll, nll, rtol=1e-12)
+    E, _, U = language_model(documents, 2, 4, "sum", eos=False, noise=False)
+    model = fit(counts=tuple(cooccurrences(documents, 2, 4)), features="sum", noise=False)
+    nll = negative_log_likelihood(features(X, E, "sum"), U, Y)
+    np.testing.assert_allclose(evaluate(model, stream_of(documents)).nll, nll, rtol=1e-12)
     (C,) = counts = tuple(cooccurrences(random_documents(3, 60, 5, 6), 1, 5))
     one, other = (fit(counts=counts, features=kind, eos=True, noise=False).tables[0] for kind in ("sum", "cat"))
     P = np.exp([log_softmax(np.asarray(row)) for row in one])
     np.testing.assert_allclose(P, C / C.sum(axis=1, keepdims=True), rtol=0, atol=1e-13)
     np.testing.assert_array_equal(one, other)
-    assert np.any(P == 0)  # <pad> after <pad>: a pair that never occurred
     X, M = windows(DOCUMENTS, 1)[0], target_counts(COUNTS).sum()
     P = np.exp(all_log_probabilities(fit(features="cat", radius=1, noise=False), X))
     np.testing.assert_allclose(P[:, [PAD, 5]], 1 / (M + 2), rtol=1e-11)  # never seen: one of each, beside M others
@@ -111,13 +128,10 @@ def test_without_noise_the_model_equals_the_dense_loop_and_sum_cat_and_the_bigra
 def test_baselines_are_relative_frequencies_and_kneser_ney():
     for counts, eos in product((COUNTS, SPARSE), (False, True)):
         f, X = np.maximum(target_counts(COUNTS, eos=eos), 1), np.arange(N)[:, None]
-        expected = [np.tile(f / f.sum(), (N, 1)), kneser_ney(with_targets(COUNTS[0], eos=eos))]
+        expected = [np.tile(f / f.sum(), (N, 1)), kneser_ney_loop(with_targets(COUNTS[0], eos=eos))]
         for model, P in zip((unigram_model(counts, eos=eos), bigram_model(counts, eos=eos)), expected, strict=True):
             np.testing.assert_allclose(np.exp(all_log_probabilities(model, X)), P, rtol=1e-5)  # float32
             assert model.eos is eos and evaluate(model, stream_of(DEV)).positions == len(windows(DEV, 1, eos=eos)[1])
-
-
-# Other weights of the outputs, and the optimum at K = 1
 
 
 def test_delta_is_the_lowest_of_a_scan_over_positions():
@@ -152,52 +166,198 @@ def test_the_optimum_of_one_token_is_the_relative_frequencies_or_the_infimum_whe
     np.testing.assert_allclose(bigram_optimum(with_targets(np.array([[0, 2], [1, 1]])))[1], 0, atol=1e-15)  # one target alone
 
 
-# What sparse tables have of their own
-
-
-# A pytree whose logits and partition functions are those of dense features
-
-
-def random_tables(K, kind="cat", dtype: Any = np.float64):
-    """K tables, one for all offsets where kind is sum, and the decoder U that they are the blocks of."""
-    U = [np.random.default_rng(k).normal(size=(N, N)) * 2 for k in range(1 if kind == "sum" else K)]
-    tables = tuple(jax.device_put(np.asarray(block, dtype)) for block in U)
-    return (tables * K, U[0]) if kind == "sum" else (tables, np.concatenate(U))
-
-
-def random_positions(M, K):
+def test_partition_functions_and_target_logits_are_those_of_dense_features_on_any_devices_in_calls_of_any_size(monkeypatch):
     rng = np.random.default_rng(1)
-    return rng.integers(0, N, (M, K)).astype(np.uint16), rng.integers(0, N, M).astype(np.uint16)
-
-
-def test_logits_and_partition_functions_are_those_of_dense_features_on_any_devices_and_in_calls_of_any_size(monkeypatch):
-    for kind, M, dtype, atol in (("sum", 65, np.float64, 1e-11), ("cat", 300, np.float32, 1e-5), ("cat", 5, np.float64, 1e-11)):
-        (tables, U), (X, Y) = random_tables(3, kind, dtype), random_positions(M, 3)
-        rows, model = features(X, np.eye(N), kind) @ U, token_model(tables, kind, False)
+    for K, M, dtype, atol in ((1, 65, np.float64, 1e-11), (3, 300, np.float32, 1e-5)):
+        U, X, Y = rng.normal(size=(K, N, N)) * 2, rng.integers(0, N, (M, 3)).astype(np.uint16), rng.integers(0, N, M)
+        tables = tuple(jax.device_put(np.asarray(block, dtype)) for block in U) * (3 // K)
+        kind = "sum" if K == 1 else "cat"
+        rows, model = features(X, np.eye(N), kind) @ np.concatenate(U), token_model(tables, kind, False)
         np.testing.assert_allclose([logits(tables, jax.device_put(x)) for x in X[:20]], rows[:20], rtol=0, atol=atol / 10)
         one, eight = (model.rows.log_partition(X, mesh=data_mesh(devices)) for devices in (1, 8))
-        assert one.dtype == dtype
+        assert one.dtype == dtype and len(model.rows.tables) == K and model.nbytes == K * tables[0].nbytes
         np.testing.assert_allclose(one, [np.log(np.exp(row).sum()) for row in rows], rtol=0, atol=atol)
         np.testing.assert_allclose(eight, one, rtol=1e-14 if dtype == np.float64 else 1e-6)
         with monkeypatch.context() as patch:
-            patch.setattr(module, "_contexts_per_call", 7)
+            patch.setattr("jexplicit.lm.core.model._contexts_per_call", 7)
             np.testing.assert_allclose(model.rows.target_logits(X, Y), rows[np.arange(M), Y], rtol=0, atol=atol)
 
 
-def test_offsets_of_one_table_hold_it_once_and_only_plain_tables_are_given_out():
+def test_only_plain_tables_are_given_out_and_offsets_share_them():
     table, other = (jax.device_put(np.full((N, N), value, np.float64)) for value in (0, 1))
-    shared, mixed = token_model([table] * 3, "sum", True), token_model([table, other, table], "cat", True)
-    assert len(shared.rows.tables) == 1 and shared.nbytes == table.nbytes
-    assert mixed.rows.table_of_offset == (0, 1, 0) and len(mixed.rows.tables) == 2
+    mixed, sparse = token_model([table, other, table], "cat", True), fit("sparse", features="sum")
+    assert mixed.rows.table_of_offset == (0, 1, 0) and (mixed.ordered, sparse.ordered) == (True, False)
     assert all(a is b for a, b in zip(mixed.tables, (table, other, table), strict=True))
-    counts = count_sparse(STREAM, radius=3, vocab_size=N)
-    sparse, ngram = (
-        explicit_language_model(counts, features="cat"),
-        LanguageModel(TrainingText(STREAM, N).ngrams(4), "none", True),
-    )
-    one_sparse = explicit_language_model(counts, features="sum")
-    assert [model.ordered for model in (shared, mixed, sparse, ngram, one_sparse)] == [False, True, True, True, False]
-    for model in (sparse, ngram, unigram_model(COUNTS)):
+    for model in (sparse, unigram_model(COUNTS)):
         assert not is_token_model(model)
         with pytest.raises(ValueError, match="this needs plain tables"):
             _ = model.tables
+
+
+# Noise, smoothing, and log-linear models
+
+TEXTS = random_documents(seed=3, number=30, vocab_size=N, longest=8)
+(PAIRS,) = cooccurrences(TEXTS, 1, N)
+F_TOKENS = PAIRS.sum(axis=0)
+NOISE = noise_model(F_TOKENS)
+TOLERANCE = ((np.float64, 1e-13), (np.float32, 1e-5))
+
+compiled_kneser_ney = jax.jit(kneser_ney)
+
+
+def random_rows(seed=4):
+    return np.random.default_rng(seed).normal(size=(N, 6)) * 5
+
+
+def test_the_noise_model_equals_its_definition_and_a_table_worked_by_hand():
+    f = np.array([5, 0, 12, 1, 100])
+    noise, (q, p) = noise_model(f), noise_parameters(f)
+    for found, expected in ((noise.q, q), (noise.one_minus_q, 1 / (f + 1)), (noise.p, p)):
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
+    noise = noise_model(np.array([2, 1, 1]))
+    assert noise.q.tolist() == [2 / 3, 1 / 2, 1 / 2]
+    assert noise.p.tolist() == [1 / 4, 3 / 8, 3 / 8]  # (1/2, 3/4, 3/4) / 2
+
+
+def test_noisy_counts_and_rows_equal_dense_products_with_the_embedding_and_are_adjoint():
+    assert np.any(PAIRS == 0) and np.all(F_TOKENS > 0)  # E has no inverse where two tokens were never seen
+    (X, Y), E, U = windows(TEXTS, 1, eos=True), noisy_embedding(F_TOKENS), random_rows()
+    scale = np.abs(U).max()
+    for dtype, tolerance in TOLERANCE:
+        F = noisy_counts(jax.device_put(np.asarray(PAIRS, dtype)), NOISE)
+        slow = generalized_cooccurrences(features(X, E, "cat"), one_hot(Y, N))  # a loop over 160 positions
+        np.testing.assert_allclose(F, slow, rtol=max(tolerance, 1e-12))
+        np.testing.assert_allclose(F.sum(axis=0), PAIRS.sum(axis=0), rtol=tolerance)  # they move between rows
+        rows = noisy_rows(jax.device_put(np.asarray(U, dtype)), NOISE)
+        assert F.dtype == rows.dtype == dtype and np.all(np.asarray(F) > 0)
+        np.testing.assert_allclose(rows, E @ U, rtol=0, atol=tolerance * scale)  # sums of both signs may cancel
+    left, right = np.vdot(noisy_counts(jax.device_put(U), NOISE), random_rows(6)), np.vdot(U, noisy_rows(random_rows(6), NOISE))
+    np.testing.assert_allclose(left, right, rtol=0, atol=1e-12 * np.abs(U).sum())  # <EᵀC, U> = <C, E U>
+
+
+def test_the_column_of_an_unseen_output_equals_the_mean_feature():
+    X, Y = windows(TEXTS, 2, eos=False)  # <pad> is never a target
+    H, targets = features(X, np.eye(N), "sum"), one_hot(Y, N)
+    C, f = generalized_cooccurrences(H, targets), targets.sum(axis=0)
+    for dtype, tolerance in TOLERANCE:
+        filled = with_unseen_outputs(jax.device_put(np.asarray(C, dtype)), jax.device_put(np.asarray(f, dtype)))
+        assert filled.dtype == dtype
+        np.testing.assert_allclose(filled, column_for_unseen_outputs(C, H, f), rtol=tolerance)
+    C, f = (jax.device_put(np.array(counts)) for counts in ([[3.0, 0.0, 1.0], [2.0, 0.0, 2.0]], [5.0, 0.0, 3.0]))
+    assert jax.jit(with_unseen_outputs)(C, f).tolist() == [[3.0, 0.5, 1.0], [2.0, 0.5, 2.0]]  # by hand
+    unigrams = unigram(jax.device_put(np.array([6.0, 0.0, 3.0, 0.0])))
+    np.testing.assert_allclose(unigrams, np.array([6, 1, 3, 1]) / 11, rtol=1e-15)  # unseen outputs count once
+
+
+def test_kneser_ney_rows_equal_their_loop_for_any_counts():
+    never = PAIRS.copy()
+    never[3, :] = never[:, 4] = 0  # a context and an output never seen
+    for C in (PAIRS, never, 3 * PAIRS, np.where(PAIRS == 2, 3, PAIRS), np.zeros((N, N), np.int64)):  # of D = 1/2, 1, ...
+        for dtype, tolerance in TOLERANCE:
+            P = np.asarray(compiled_kneser_ney(jax.device_put(C.astype(dtype))))
+            assert P.dtype == dtype and np.all(P > 0)
+            np.testing.assert_allclose(P, kneser_ney_loop(C), rtol=tolerance)
+
+
+def test_modified_discounts_are_those_worked_by_hand():
+    for counts, D in [
+        # D = 8 / (8 + 2 * 4) = 1/2; 1 - 2 D 4/8, 2 - 3 D 2/4, 3 - 4 D 1/2
+        ({1: 8, 2: 4, 3: 2, 4: 1, 9: 3}, [1 / 2, 5 / 4, 2]),
+        # D = 6 / (6 + 2 * 3) = 1/2; 1 - 2 D 3/6, 2 - 3 D 3/3, 3 - 4 D 2/3
+        ({1: 6, 2: 3, 3: 3, 4: 2}, [1 / 2, 1 / 2, 5 / 3]),
+        # none counted four times: D = 2 / (2 + 2 * 1) for all
+        ({1: 2, 2: 1, 3: 5, 7: 1}, [1 / 2, 1 / 2, 1 / 2]),
+        # none counted twice, or once: KenLM's fallback
+        ({1: 2, 3: 5, 4: 1}, [1 / 2, 1, 3 / 2]),
+        ({2: 2, 3: 5, 4: 1}, [1 / 2, 1, 3 / 2]),
+        # D = 4 / (4 + 2 * 2) = 1/2; 3 - 4 D 3/1 < 0 is no discount, and D stands in; 1 - 2 D 2/4, 2 - 3 D 1/2
+        ({1: 4, 2: 2, 3: 1, 4: 3}, [1 / 2, 5 / 4, 1 / 2]),
+    ]:
+        C = np.concatenate([[c] * n for c, n in counts.items()] + [[0] * (N * N - sum(counts.values()))]).reshape(N, N)
+        n = counts_of_counts(C)
+        compiled = jax.jit(discounts_of, static_argnames="modified")(jax.device_put(np.asarray(n, float)), modified=True)
+        for found in (discounts_of(n, modified=True), compiled, modified_discounts(C.reshape(-1).tolist())[1:]):
+            np.testing.assert_allclose(found, D, rtol=1e-14)
+
+
+K, ATOL = 3, 2e-5
+LINES = random_documents(21, 60, N - 1, 12)  # token 8 never occurs
+HELD_X, HELD_Y = windows(random_documents(22, 12, N, 12), K)
+TABLES = tuple(C.astype(np.int32) for C in cooccurrences(LINES, K, N))
+
+
+def targets(C, eos):
+    """Counts without the column of document ends, unless they are predicted."""
+    return np.array(C) * np.where(np.arange(N) == 0, eos, 1)
+
+
+def slow_unigram(eos):
+    f = np.maximum(targets(TABLES[0], eos).sum(axis=0), 1)
+    return f / f.sum()
+
+
+@functools.cache
+def rows_of(features: Any = "cat", smoothing: Smoothing = "kneser-ney", radius=K, eos=False):
+    return offset_rows(TABLES, features=features, radius=radius, eos=eos, smoothing=smoothing)
+
+
+def test_rows_of_cat_are_smoothed_counts_over_the_unigram_and_rows_of_sum_one_mixture_read_with_attention():
+    for smoothing, eos in (("kneser-ney", True), ("add-alpha", False)):
+        p, P = slow_unigram(eos), [rows_of_smoothing(targets(C, eos), smoothing) for C in TABLES]
+        cat, rows = (rows_of(kind, smoothing, eos=eos) for kind in ("cat", "sum"))
+        np.testing.assert_allclose(np.asarray(cat.log_p)[0], np.log(p), rtol=0, atol=ATOL)
+        np.testing.assert_allclose(cat.tables, np.log(P) - np.log(p), rtol=0, atol=ATOL)
+        assert (cat.features, cat.eos, rows.features) == ("cat", eos, "sum") and rows.attention is not None
+        for j in range(N):
+            information = [sum(P_k[j, i] * np.log(P_k[j, i] / p[i]) for i in range(N)) for P_k in P]
+            if max(information) < 1e-12:  # a token that never occurred, where rows fall back to the unigram
+                np.testing.assert_allclose([table[j] for table in rows.tables], 0, rtol=0, atol=ATOL)
+                continue
+            weights = np.array(information) ** 4 / sum(np.array(information) ** 4)
+            mixed = sum(w * P_k[j] for w, P_k in zip(weights, P, strict=True))
+            assert min(information) > 5e-3
+            for k in range(K):
+                expected = information[k] / information[0] * np.log(mixed / p)
+                # information is a sum of nine terms of either sign, right to 1e-6, which is 2e-4 of it
+                np.testing.assert_allclose(rows.tables[k][j], expected, rtol=5e-4, atol=ATOL)
+    even = tuple(np.ones((N, N), np.int64) * 5 for _ in range(2))  # tokens say nothing
+    np.testing.assert_allclose(offset_rows(even, features="sum", eos=True).tables, 0, rtol=0, atol=ATOL)
+
+
+def slow_log_p(rows, exponents, X):
+    """[M, N] of every position, one by one."""
+    log_p, tables = np.asarray(rows.log_p, np.float64)[0], [np.asarray(table, np.float64) for table in rows.tables]
+    read = ([log_p, *(table[j] for table, j in zip(tables, x, strict=True))] for x in X)
+    return np.array([log_softmax(np.sum([a * row for a, row in zip(exponents, of_x, strict=True)], axis=0)) for of_x in read])
+
+
+def test_the_minimum_is_that_of_scipy_on_any_number_of_devices():
+    rows, start, own = rows_of("cat"), np.array([1, *(1 / k for k in range(1, K + 1))]), (np.arange(len(HELD_Y)), HELD_Y)
+    ridge = max(1e-4, 1.5 / len(HELD_Y), 25 / len(HELD_Y) ** 2)
+
+    def loss(a, ridge=ridge):
+        return -slow_log_p(rows, a, HELD_X)[own].mean() + ridge / 2 * np.sum((a - start) ** 2)
+
+    fitted, three = (fit_exponents(rows, HELD_X, HELD_Y, tolerance=2e-6, mesh=data_mesh(n)) for n in (1, 3))
+    best = scipy.optimize.minimize(loss, np.ones(K + 1), tol=1e-9)
+    np.testing.assert_allclose(fitted.exponents, best.x, rtol=0, atol=2e-3)  # where the loss is flat: 1e-6 above its minimum
+    assert loss(fitted.exponents) <= best.fun + 1e-6
+    assert fitted.loss == pytest.approx(loss(fitted.exponents, 0), abs=ATOL)
+    assert fitted.gradient < 2e-6 and 2 <= fitted.passes < 20
+    np.testing.assert_allclose(three.exponents, fitted.exponents, rtol=0, atol=1e-5)
+    for X, Y in ((np.zeros((0, K), int), np.zeros(0, int)), (np.ones((2, K + 1), int), np.ones(2, int))):
+        with pytest.raises(ValueError, match="hold out more of the text"):
+            fit_exponents(rows, X, Y)
+
+
+def test_the_language_model_is_the_log_linear_one_and_at_k_1_the_bigrams():
+    for kind, eos in (("sum", False), ("cat", True)):
+        rows, exponents = rows_of(kind, eos=eos), np.array([0.7, 0.8, 0.4, -0.2])
+        X, Y = windows(LINES, K, eos=eos)
+        slow, model = slow_log_p(rows, exponents, X)[np.arange(len(Y)), Y], log_linear_model(rows, exponents)
+        np.testing.assert_allclose(log_probabilities(model, X, Y), slow, rtol=0, atol=ATOL)
+        assert evaluate(model, stream_of(LINES)).loss == pytest.approx(-np.mean(slow), abs=ATOL)
+        ours, bigrams = log_linear_model(rows_of("cat", radius=1, eos=eos), np.ones(2)), bigram_model(TABLES, eos=eos)
+        for one in range(N):
+            row = log_softmax(np.asarray(bigrams.logits(jax.device_put(np.array([one])))))
+            np.testing.assert_allclose(ours.tables[0][one], row, rtol=0, atol=ATOL)

@@ -12,8 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 import jexplicit
 from jexplicit.lm import model_files
-from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
-from jexplicit.lm.text_model import TextModel, model_card
+from jexplicit.lm.checkpoints import TextModel, model_card, save_run_model, save_tokenizer
 
 TEXTS = ["the cat sat", "the dog sat", "a cat ran"]
 
@@ -53,7 +52,7 @@ def test_a_folder_has_the_model_where_it_comes_from_and_a_card(model, folder, tm
     size = (folder / "model.safetensors").stat().st_size
     assert config == {**model.about, **library, "file": "model.safetensors", "bytes": size}
     assert card == model_card("cats", config) and card.startswith("---\nlibrary_name: jexplicit\n")
-    own = {"# cats", "* method: ngram", f"* sha256 of the text: {config['corpus_sha256']}", "* licence of its code: Apache-2.0"}
+    own = {"# cats", "* method: ngram", f"* corpus_sha256: {config['corpus_sha256']}", "* library_license: Apache-2.0"}
     assert own <= set(card.splitlines()) and 'jexplicit.load_model("cats")' in card
 
     def missing(name):
@@ -61,7 +60,9 @@ def test_a_folder_has_the_model_where_it_comes_from_and_a_card(model, folder, tm
 
     monkeypatch.setattr(metadata, "metadata", missing)  # the library is not installed
     model.save(tmp_path / "dogs")
-    assert "version" not in (tmp_path / "dogs/README.md").read_text() and same(jexplicit.load_model(tmp_path / "dogs"), model)
+    assert "library_version" not in (tmp_path / "dogs/README.md").read_text() and same(
+        jexplicit.load_model(tmp_path / "dogs"), model
+    )
 
 
 def test_numbers_of_numpy_are_saved_as_those_of_python(tmp_path, monkeypatch):
@@ -70,11 +71,10 @@ def test_numbers_of_numpy_are_saved_as_those_of_python(tmp_path, monkeypatch):
     options |= {"learning_rate": np.float32(0.5), "epochs": np.array(1), "batch_size": np.uint8(8)}
     model = jexplicit.fit(TEXTS, "cold", tokenizer="word", **options)
     model.about["measured"] = {"loss": np.float32(1.5), "of": np.arange(2), "all": np.True_}
-    for name in ("model.safetensors", "folder"):
-        model.save(tmp_path / name)
-        loaded = jexplicit.load_model(tmp_path / name)
-        assert loaded.about == {**model.about, "measured": {"loss": 1.5, "of": [0, 1], "all": True}} and same(loaded, model)
-        assert loaded.model.eos is True and type(loaded.about["learning_rate"]) is float
+    model.save(tmp_path / "folder")
+    loaded = jexplicit.load_model(tmp_path / "folder")
+    assert loaded.about == {**model.about, "measured": {"loss": 1.5, "of": [0, 1], "all": True}} and same(loaded, model)
+    assert loaded.model.eos is True and type(loaded.about["learning_rate"]) is float
     with pytest.raises(ValueError, match="object at .* is of type object: give numbers, strings"):  # before the fit
         jexplicit.fit(TEXTS, "cold", optimizer=object())
 
@@ -91,7 +91,7 @@ def test_a_folder_keeps_a_card_that_was_written_by_hand_and_of_several_models_as
     assert same(jexplicit.load_model(folder), bigram)  # the only one
 
 
-def test_a_folder_of_another_program_is_refused_for_reading_and_for_writing(model, folder, tmp_path):
+def test_a_folder_of_another_program_and_a_file_elsewhere_are_refused(model, folder, tmp_path):
     (folder / "config.json").write_text('{"model_type": "gpt2"}')
     refused("config.json is of another program .*: pass a folder that .* wrote, or a file", folder)
     with pytest.raises(ValueError, match="has a config.json of a run or of another program: choose another folder"):
@@ -100,11 +100,8 @@ def test_a_folder_of_another_program_is_refused_for_reading_and_for_writing(mode
     assert same(jexplicit.load_model(folder / "model.safetensors"), model)
     save_file({"x": np.zeros(3)}, tmp_path / "model.safetensors")
     refused("not written by jexplicit", tmp_path)
-
-
-def test_a_config_that_names_a_file_elsewhere_is_refused(model, folder, tmp_path):
     model.save(tmp_path / "other.safetensors")
-    config = json.loads((folder / "config.json").read_text())
+    config = {"library_name": "jexplicit"}
     for name in ("../other.safetensors", str(tmp_path / "other.safetensors"), 7, None, ["model.safetensors"]):
         (folder / "config.json").write_text(json.dumps({**config, "file": name}))
         refused("config.json names the file .*, which is not in its folder", folder)
@@ -138,7 +135,10 @@ def test_a_file_whose_header_is_of_no_model_is_refused_in_one_line_and_one_of_be
         *({"tuple": 3}, {"context": {"columns": []}}, {"type": "Transformer", "fields": {"vocab_size": 10**9}}),
         *({"type": kind, "fields": {}} for kind in ("Sparse", "CountedModel", "Spelling", "State")),
     ]
-    texts = [json.dumps({**header, **part}) for part in ({"about": [1]}, {"tokenizer": "x"}, *({"model": m} for m in models))]
+    texts = [
+        json.dumps({**header, **part})
+        for part in ({"about": [1]}, {"tokenizer": "x"}, {"format": 4}, *({"model": m} for m in models))
+    ]
     for text in [*texts, "[]", "null", json.dumps({**header, "model": "@"}).replace('"@"', deep)]:
         write(text)
         assert "\n" not in refused("bad.safetensors.*: fit or export the model again", path), text

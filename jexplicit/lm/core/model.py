@@ -2,16 +2,11 @@
 
     logits(context, history) = sum_g row_g(context, history),        p = softmax(logits)
 
-A kind of rows says `names` (what each row is), `tokens` (which token of the context it speaks for, 1 for the nearest; HISTORY
-for the past, None for no token), `radius` (K, tokens of the context that it reads), `history` (tokens of the past, borders of
-documents ignored; 0 for none), `vocab_size`, and `read(context, history)`, the rows of one position in nats: pure.
-
-Most kinds are index and tables (`TableRows`): the context gives the number of a row in each table, an array [R, N] or `Sparse`.
-Models and kinds are frozen pytrees: their arrays are leaves, sizes and names are static.
+A kind of rows has the fields of `LanguageModel` and `read(context, history)`, pure: index and tables, or a network.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -47,13 +42,9 @@ def pytree(cls: type) -> type:
 class Sparse:
     """Compressed rows, alone or over a base: `base + weight_r slope + entries_r`.
 
-    start: [R + 1] row r spans start[r] to start[r + 1] of the entries.
-    ids: [E] outputs, sorted within a row, of the smallest type that holds them.
-    values: [E] nats.
-    vocab_size: N.
-    longest: entries of the longest row, at least 1.
-    base, slope: [N]; both and `weight`, [R], are None for zeros.
-    unseen: [R] the logit of outputs whose base is -inf; None where there are none.
+    start: [R + 1] row r spans start[r] to start[r + 1] of the entries. ids: [E] outputs, sorted within a row, of the smallest
+    type that holds them. values: [E] nats. longest: entries of the longest row, at least 1. base, slope: [N]; both and
+    `weight`, [R], are None for zeros. unseen: [R] the logit of outputs whose base is -inf; None where there are none.
     """
 
     start: Any
@@ -100,10 +91,7 @@ def sparse_rows(start: Any, ids: Any, values: Any, N: int, *over: Any) -> Sparse
 
 
 def find_entry(start: Any, ids: Any, r: Int[Array, ""], i: Int[Array, ""], most: int) -> Int[Array, ""]:
-    """The place of id i in row r by binary search, or -1.
-
-    Row r begins at start[r], and has `most` ids at most.
-    """
+    """The place of id i in row r by binary search, or -1."""
     start, ids, i = jnp.asarray(start), jnp.asarray(ids), i.astype(jnp.int32)
     if not len(ids):
         return jnp.full_like(r, -1)
@@ -132,17 +120,19 @@ def map_contexts(
     """`one(tables, x)` for every row of X by blocks and devices, on the host.
 
     Several processes share the rows, and each gets the whole answer. `one` is compiled once per function object: pass a
-    module-level function, not a lambda. The tables, any pytree of arrays, are placed on every device.
+    module-level function, not a lambda. Tables are any pytree of arrays.
     """
     mesh = mesh or default_mesh()
     X = X[slice(*part_of_process(0, len(X)))]
     block = block or (64 if on_cpu(mesh) else 4096)
-    apply = _compiled_map(one, mesh, block)
-    tables, out = replicate(tables, mesh), []
-    for own in few_sizes(len(X), [size * mesh.size for size in (_contexts_per_call, 64 * block, 8 * block, block)]):
-        out.append(jax.device_get(apply(tables, pad_to(X[own], own.stop - own.start, 0)))[: len(X) - own.start])
+    apply, tables, out, done = _compiled_map(one, mesh, block), replicate(tables, mesh), [], 0
+    sizes = [size * mesh.size for size in (_contexts_per_call, 64 * block, 8 * block, block) if size <= _contexts_per_call]
+    while done < len(X) or not out:  # few different sizes, each compiled once
+        size = next((size for size in sizes if size <= len(X) - done), sizes[-1])
+        out.append(jax.device_get(apply(tables, pad_to(X[done : done + size], size, 0)))[: len(X) - done])
+        done = min(done + size, len(X))
         if progress:
-            progress(min(own.stop, len(X)), len(X))
+            progress(done, len(X))
     return gather_over_processes(np.concatenate(out))
 
 
@@ -155,15 +145,6 @@ def _compiled_map(one: Callable, mesh: Mesh, block: int):
 
     data = PartitionSpec(AXIS)
     return jax.jit(jax.shard_map(shard, mesh=mesh, in_specs=(PartitionSpec(), data), out_specs=data))
-
-
-def few_sizes(n: int, sizes: Sequence[int]) -> Iterator[slice]:
-    """Block sizes that cover n positions, few different ones, each compiled once."""
-    start, sizes = 0, [size for size in sizes if size <= sizes[0]]
-    while start < max(1, n):
-        size = next((size for size in sizes if size <= n - start), sizes[-1])
-        yield slice(start, start + size)
-        start += size
 
 
 class TableRows:
@@ -196,30 +177,27 @@ class TableRows:
         """`log Z(x)` of many contexts, in nats, on the host."""
         mesh = mesh or default_mesh()
         block = max(1, min(64, _logits_per_block // self.vocab_size)) if on_cpu(mesh) else None
-        return map_contexts(_log_Z, self, X, mesh=mesh, block=block, progress=progress)
+        return map_contexts(TableRows._log_Z, self, X, mesh=mesh, block=block, progress=progress)
+
+    def _log_Z(self, x: Array) -> Float[Array, ""]:
+        return jax.nn.logsumexp(functools.reduce(jnp.add, self.read(x)))
 
     def target_logits(
         self, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, mesh: Mesh | None = None
     ) -> Float[np.ndarray, " M"]:
         """The logit of every position's target, in nats, on the host, without whole rows."""
         x_and_y = np.concatenate([X.astype(np.int32), Y.astype(np.int32)[:, None]], axis=1)
-        return map_contexts(_target_logit, self, x_and_y, mesh=mesh, block=1024)
+        return map_contexts(TableRows._target_logit, self, x_and_y, mesh=mesh, block=4096)
 
-
-def _log_Z(kind: TableRows, x: Array) -> Float[Array, ""]:
-    return jax.nn.logsumexp(functools.reduce(jnp.add, kind.read(x)))
-
-
-def _target_logit(kind: TableRows, x_and_y: Array) -> Float[Array, ""]:
-    return kind.entry(x_and_y[:-1], x_and_y[-1])
+    def _target_logit(self, x_and_y: Array) -> Float[Array, ""]:
+        return self.entry(x_and_y[:-1], x_and_y[-1])
 
 
 @pytree
 class TokenTables(TableRows):
     """Rows of single tokens: the token k back selects row x_k of a table.
 
-    tables: the different tables, arrays [N, N] or `Sparse`; offsets may share one, as in Sum.
-    table_of_offset: for k = 1 .. K, which of them.
+    tables: the different ones, [N, N] or `Sparse`, shared by offsets in Sum. table_of_offset: for k = 1 .. K, which of them.
     """
 
     tables: tuple[Any, ...]
@@ -237,9 +215,8 @@ class TokenTables(TableRows):
 
 @pytree
 class LanguageModel:
-    """A language model: the sum of the rows of a kind.
+    """A language model: the sum of the rows of a kind, a frozen pytree.
 
-    rows: the kind of rows.
     features: how the tokens of a context are combined: "sum" does not see their order; "none" for models that are neither.
     eos: whether `<pad>` is predicted, as the end of a document.
     """
@@ -249,20 +226,17 @@ class LanguageModel:
     eos: bool = static(False)
 
     radius = property(lambda self: self.rows.radius, doc="K, the tokens of a context.")
-    history = property(lambda self: self.rows.history, doc="W, the tokens of the past that it reads beyond the context.")
+    history = property(lambda self: self.rows.history, doc="W, tokens of the past that it reads, borders of documents ignored.")
     vocab_size = property(lambda self: self.rows.vocab_size, doc="N, the number of token ids.")
     names = property(lambda self: self.rows.names, doc="What each row is.")
-    tokens = property(lambda self: self.rows.tokens, doc="Which token of the context each row speaks for.")
+    tokens = property(lambda self: self.rows.tokens, doc="The token of the context of each row: 1 nearest, HISTORY, None.")
+
+    nbytes = property(lambda self: sum(leaf.nbytes for leaf in jax.tree.leaves(self)), doc="Bytes of all arrays.")
 
     @property
     def ordered(self) -> bool:
         """Whether the order of context tokens matters: not if all offsets share a table."""
         return len(set(getattr(self.rows, "table_of_offset", (0, 1)))) > 1
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(leaf.nbytes for leaf in jax.tree.leaves(self))
 
     def __repr__(self) -> str:
         kind = type(self.rows).__name__
@@ -281,8 +255,7 @@ class LanguageModel:
 
         Args:
             context: [K] token ids, nearest first; `<pad>` from the start of the document on.
-            history: [W] token ids, nearest first, borders of documents ignored and `NO_TOKEN` before the start of the text; for
-                models that read the past.
+            history: [W] the same across documents, `NO_TOKEN` before the text; for models that read the past.
         """
         return functools.reduce(jnp.add, self.read(context, history))
 
@@ -333,10 +306,10 @@ def logits(tables: Sequence[Float[Array, "N N"]], x: Integer[Array, " K"]) -> Fl
     return functools.reduce(jnp.add, rows)
 
 
-def context_of(history: Integer[Array, " W"], K: int) -> Integer[Array, " K"]:
-    """The part of a history in the same document, after the nearest `<pad>`."""
-    nearest = jnp.where(history[:K] == NO_TOKEN, PAD, history[:K])
-    return jnp.where(jnp.cumsum(nearest == PAD) > 0, PAD, nearest)
+def context_of(history: Integer[Any, "*M W"], K: int) -> Integer[Any, "*M K"]:
+    """The part of histories in the same document, of NumPy or JAX."""
+    xp, nearest = history.__array_namespace__(), history[..., :K]
+    return xp.where(xp.cumulative_sum(nearest == PAD, axis=-1) > 0, PAD, nearest)  # there is one before any NO_TOKEN
 
 
 class Past(NamedTuple):
@@ -379,8 +352,7 @@ def read_text(stream: np.ndarray, K: int, *, eos: bool = False) -> EncodedText:
 
 def contexts_at(stream: Integer[np.ndarray, " L"], places: Integer[np.ndarray, " M"], K: int) -> Integer[np.ndarray, "M K"]:
     """The contexts of some places of a stream, nearest first, padded at document starts."""
-    X = histories(Past(stream, places), K)
-    return np.where(np.cumsum((X == PAD) | (X == NO_TOKEN), axis=1) > 0, PAD, X)
+    return context_of(histories(Past(stream, places), K), K)
 
 
 def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:
@@ -410,8 +382,8 @@ def sampled_positions(
     return np.concatenate(X), np.concatenate(Y)
 
 
-def draw_sample(M: int, sample: int | None, seed: int) -> np.ndarray:
-    """Which of M positions a sample has."""
+def draw_sample(M: int, sample: int | None, seed: int, shuffle: bool = False) -> np.ndarray:
+    """The positions of a sample; shuffle draws another one."""
     if sample is None or sample >= M:
         return np.arange(M)
-    return np.sort(np.random.default_rng(seed).choice(M, sample, replace=False, shuffle=False))
+    return np.sort(np.random.default_rng(seed).choice(M, sample, replace=False, shuffle=shuffle))

@@ -1,9 +1,6 @@
 """Smoothing of count tables: the paper's pseudo-counts (Eq. 4), and Kneser-Ney rows.
 
-The noise model replaces the one-hot embedding of token n by `E_n = q_n e_n + (1 - q_n) p`. As E is diagonal plus rank one,
-`F = Eᵀ C` and the rows `E U` follow from the integer counts and vectors: E itself is never built.
-
-Smoothed rows are positive and sum to 1, including rows of unseen tokens.
+The noise model replaces the one-hot embedding of token n by `E_n = q_n e_n + (1 - q_n) p`: E is never built.
 """
 
 from typing import Any, NamedTuple
@@ -68,8 +65,6 @@ def noisy_counts(C: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
 def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
     """The rows that noisy embeddings select from a decoder, `Ũ = E U`.
 
-    With the noise folded into its rows, a decoder is read by plain token ids.
-
     Example:
         >>> noisy_rows(jnp.array([[2.0], [4.0]]), noise_model(np.array([1, 3]))).tolist()
         [[2.25], [3.625]]
@@ -83,10 +78,7 @@ def noisy_rows(U: Float[Array, "N I"], noise: Noise) -> Float[Array, "N I"]:
 
 @jax.jit
 def with_unseen_outputs(C: Float[Array, "N I"], f: Float[Array, " I"]) -> Float[Array, "N I"]:
-    """One pseudo-observation, independent of its context, for every output that was never seen.
-
-    It has the column of a single independent observation, `C[j, i] = sum_i C[j, i] / M`, hence a probability near 1/M.
-    """
+    """For outputs never seen the column of one observation, `sum_i C[j, i] / M`."""
     independent = jnp.where(f[None, :] == 0, 0, C).sum(axis=1) / f.sum()
     return jnp.where(f[None, :] == 0, independent[:, None], C)
 

@@ -1,19 +1,16 @@
 """Every method of fitting a language model by name: text and options to model.
 
-    fit(texts, "log-linear", features="cat", radius=4).perplexity(others)
-    fit_model("log-linear", TrainingText(stream, N), Options(features="cat", radius=4)).model
-
-What several methods share, the counts and the held-out part of a text, is made once and kept by its `TrainingText`. A method
-imports what it alone needs: optax takes as long as a small fit.
+fit(texts, "log-linear", features="cat", radius=4).perplexity(others)
+fit_model("log-linear", TrainingText(stream, N), Options(features="cat", radius=4)).model
 """
 
 import contextlib
-import functools
+import importlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -22,23 +19,23 @@ import numpy as np
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.corpora import Corpus, Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
-from jexplicit.lm.core.model import LanguageModel, logits, token_model
+from jexplicit.lm.checkpoints import TextModel
+from jexplicit.lm.core.model import LanguageModel, draw_sample, logits, token_model
 from jexplicit.lm.core.names import Features, History, Method
 from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, GATES, STAGES, contexts_name, fit_counted
-from jexplicit.lm.counted.reading import AnyModel
 from jexplicit.lm.rows import (
     FLOOR,
     bigram_model,
     bigram_optimum,
     explicit_blocks,
     explicit_language_model,
+    smoothed_ngrams,
     target_counts,
     unigram_model,
     with_targets,
 )
-from jexplicit.lm.text_model import TextModel
-from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
+from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch
 from jexplicit.runs.bounds import PositiveInt, find_bounds, is_of
 from jexplicit.runs.checks import check_seed
 from jexplicit.runs.devices import check_threads
@@ -46,10 +43,8 @@ from jexplicit.runs.files import host_bytes
 from jexplicit.runs.loop import as_json
 from jexplicit.solvers.explicit import fit_delta
 
-# Methods that are solved from dense tables [N, N].
-DENSE = ("explicit", "delta", "cold", "warm", "optimum", "log-linear", "iterative-scaling")
-# Methods that are fitted on one device, however many there are; those of the text alone on the host.
-ONE_DEVICE = ("ngram", "optimum", "delta")
+DENSE = ("explicit", "delta", "cold", "warm", "optimum", "log-linear", "iterative-scaling")  # tables [N, N]
+ONE_DEVICE = ("ngram", "optimum", "delta")  # however many there are
 ORDER = 4  # tokens of the longest contexts of the n-gram model
 _copies = 6  # of the counts, while a dense model is solved
 _largest_dense = 2**31  # cells whose ids fit int32
@@ -64,13 +59,6 @@ def choose_tables(methods: Collection[str], vocab_size: int, radius: int, memory
     cells = vocab_size**2
     fits = cells < _largest_dense and _copies * 4 * radius * cells <= memory
     return "dense" if fits and set(DENSE) & set(methods) else "sparse"
-
-
-class FitResult(NamedTuple):
-    """A model, and results of its fit: plain values by name."""
-
-    model: AnyModel
-    info: dict[str, Any]
 
 
 def fit_model(method: str, text: TrainingText, options: Options | None = None, watch: Watch | None = None) -> FitResult:
@@ -88,7 +76,7 @@ def fit_model(method: str, text: TrainingText, options: Options | None = None, w
         raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")
     check_threads()
     options, start = options or Options(), time.perf_counter()
-    fitted = METHODS[method](text, options, watch or Watch())
+    fitted = METHODS[method](method, text, options, watch or Watch())
     jax.block_until_ready(fitted.model)
     return fitted._replace(info={"solve_seconds": time.perf_counter() - start, "scalars": 0, **fitted.info})
 
@@ -223,23 +211,25 @@ def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit)
     return given
 
 
-def _fit_ngram(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    with watch.stage("ngram"):
-        return FitResult(LanguageModel(text.ngrams(ORDER), "none", text.eos), {})
+def _fit_counts(method: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
+    if method == "ngram":
+        with watch.stage("ngram"):
+            rows = smoothed_ngrams(*contexts(text.in_memory, ORDER, eos=text.eos), vocab_size=text.vocab_size)
+            return FitResult(LanguageModel(rows, "none", text.eos), {})
+    if method == "explicit":
+        K, features = options.radius, options.features
+        return FitResult(explicit_language_model(text.known_counts(K), features=features, radius=K, eos=text.eos), {})
+    baseline = unigram_model if method == "unigram" else bigram_model
+    return FitResult(baseline(text.known_counts(1), eos=text.eos), {})
 
 
-def _fit_explicit(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    K, features = options.radius, options.features
-    return FitResult(explicit_language_model(text.known_counts(K), features=features, radius=K, eos=text.eos), {})
-
-
-def _fit_delta(text: TrainingText, options: Options, watch: Watch) -> FitResult:
+def _fit_delta(method: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """The explicit solution with a fitted δ in `f_i^((1-K-δ)/K)`: Sec. 2.2."""
     K, features = options.radius, options.features
     blocks = explicit_blocks(text.counts(K), features=features, radius=K, eos=text.eos)
     log_f = jnp.log(jnp.asarray(np.maximum(target_counts(text.counts(1), eos=text.eos), 1), blocks[0].dtype))
     X, Y = contexts(text.in_memory, K, eos=text.eos)
-    m = draw_positions(options, len(Y))
+    m = draw_sample(len(Y), options.calibration_positions, options.seed, shuffle=True)
     X, Y = jnp.asarray(X[m], jnp.int32), jnp.asarray(Y[m], jnp.int32)
     with watch.stage(f"delta, {features}, K = {K}"):
         tables = blocks * (K // len(blocks))
@@ -248,7 +238,7 @@ def _fit_delta(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     return FitResult(token_model(tables, features, text.eos), {"delta": delta, "scalars": 1})
 
 
-def _fit_optimum(text: TrainingText, options: Options, watch: Watch) -> FitResult:
+def _fit_optimum(method: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
     if options.radius != 1:
         raise ValueError(f"optimum with radius {options.radius}: only K = 1 has a closed form; sweeps go there at any K")
     with watch.stage(f"optimum, {options.features}, K = 1"):
@@ -279,54 +269,32 @@ def fit_context_mixing(
     return FitResult(model, info)
 
 
-def _fit_trained(start: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    from jexplicit.lm.fits.gradient import train_language_model
-
-    return FitResult(*train_language_model(start, text, options, watch))
-
-
-def _fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    from jexplicit.lm.fits.log_linear import fit_log_linear
-
-    return FitResult(*fit_log_linear(text, options, watch))
+def _from(module: str, name: str) -> Callable[[str, TrainingText, Options, Watch], FitResult]:
+    """A fit that imports its module when it runs, such as optax."""
+    return lambda *fit: getattr(importlib.import_module(f"jexplicit.lm.fits.{module}"), name)(*fit)
 
 
-def _fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    from jexplicit.lm.fits.iterative_scaling import fit_iterative_scaling
-
-    return FitResult(*fit_iterative_scaling(text, options, watch))
-
-
-METHODS: dict[str, Callable[[TrainingText, Options, Watch], FitResult]] = {
-    "unigram": lambda text, options, watch: FitResult(unigram_model(text.known_counts(1), eos=text.eos), {}),
-    "bigram": lambda text, options, watch: FitResult(bigram_model(text.known_counts(1), eos=text.eos), {}),
-    "ngram": _fit_ngram,
-    "explicit": _fit_explicit,
+METHODS: dict[str, Callable[[str, TrainingText, Options, Watch], FitResult]] = {
+    **dict.fromkeys(("unigram", "bigram", "ngram", "explicit"), _fit_counts),
     "delta": _fit_delta,
-    "cold": functools.partial(_fit_trained, "cold"),
-    "warm": functools.partial(_fit_trained, "warm"),
+    **dict.fromkeys(("cold", "warm"), _from("gradient", "train_language_model")),
     "optimum": _fit_optimum,
-    "log-linear": _fit_log_linear,
-    "iterative-scaling": _fit_iterative_scaling,
-    "context-mixing": lambda text, options, watch: fit_context_mixing(
+    "log-linear": _from("log_linear", "fit_log_linear"),
+    "iterative-scaling": _from("iterative_scaling", "fit_iterative_scaling"),
+    "context-mixing": lambda method, text, options, watch: fit_context_mixing(
         text.in_memory, text.vocab_size, text.tokenizer, text.eos, options, watch
     ),
 }
 _tables = ("features", "radius")
 _exponents = ("smoothing", "calibration_positions", "seed")
 _training = ("epochs", "batch_size", "optimizer", "learning_rate", "accumulator", "patience", "train_sample", "seed")
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "unigram": (),
-    "bigram": (),
-    "ngram": (),
-    "explicit": _tables,
+OPTIONS: dict[str, tuple[str, ...]] = {  # that each method uses
+    **dict.fromkeys(("unigram", "bigram", "ngram"), ()),
+    **dict.fromkeys(("explicit", "optimum"), _tables),
     "delta": (*_tables, "calibration_positions", "seed"),
-    "cold": (*_tables, *_training),
-    "warm": (*_tables, *_training),
-    "optimum": _tables,
+    **dict.fromkeys(("cold", "warm"), (*_tables, *_training)),
     "log-linear": (*_tables, *_exponents),
     "iterative-scaling": (*_tables, "sweeps", "discount", *_exponents),
     "context-mixing": ("contexts", "gates", "stages", "frozen", "history", "seed"),
 }
-"""The options that each method uses."""
 assert set(METHODS) == set(OPTIONS) == set(get_args(Method))

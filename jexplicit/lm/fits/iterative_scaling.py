@@ -1,16 +1,8 @@
 """Generalised iterative scaling of a language model (Darroch & Ratcliff 1972).
 
-    U[j, i] += (1/K) log(F[j, i] / E[j, i]),    E = HᵀP,    P = softmax(H U),
+    U[j, i] += (1/K) log(F[j, i] / E[j, i]),    E = HᵀP,    P = softmax(H U);    with noise Ũ += (1/K) N log(NᵀF / NᵀE)
 
-where Sum's offsets share a table and add up in F and in E. For a step d, with `log z <= z - 1` and Jensen's inequality,
-
-    L(U + d) - L(U) <= sum_{j,i} (E[j, i] exp(K d[j, i]) - E[j, i]) / K - F[j, i] d[j, i],
-
-so the loss falls, *any* pairs may be left where they are, and a shorter step helps too. Pairs that never occur stay where they
-start; with noise, a linear map N of both co-occurrences, all are finite: `Ũ += (1/K) N log(Nᵀ F / Nᵀ E)`.
-
-`discount=D` minimises `L(U) + D ||U - U0||_1`, a Laplace prior (Goodman 2004 has its upper half), by one more term a pair:
-`U + (1/K) log((F - D)/E)` above U0, `U + (1/K) log((F + D)/E)` below, else U0. At the minimum `|E - F| <= D`.
+`discount=D` minimises `L(U) + D ||U - U0||_1`: F - D above U0, F + D below, else U0. At the minimum `|E - F| <= D`.
 """
 
 import functools
@@ -31,9 +23,9 @@ from jexplicit.lm.core.names import Features
 from jexplicit.lm.core.smoothing import Noise, counts_of_counts, discounts_of, noise_model, noisy_counts, noisy_rows
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.fits.gradient import decoder_model, initial_state, text_gradient
-from jexplicit.lm.fits.log_linear import OffsetRows, exponents_held_out, log_linear_model, rows_of_text
+from jexplicit.lm.fits.log_linear import exponents_held_out, log_linear_model, rows_of_text
 from jexplicit.lm.rows import explicit_language_model, token_counts, with_targets
-from jexplicit.lm.training_text import Options, TrainingText, Watch, written_for
+from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch, written_for
 from jexplicit.runs.devices import check_memory
 from jexplicit.solvers.sweeps import run_sweeps
 
@@ -61,12 +53,12 @@ def sweep_tables(
 ) -> SweepResult:
     """Lower the training loss by sweeps `U += (1/K) log(F / HᵀP)`.
 
-    noise: whether the parameters are those of the noisy features; without, pairs that never occur stay as they are.
-    discount: D of the prior around the start, in counts. weights: [K, N] w of Sum with attention. Both need `noise=False`.
-    chunk: contexts at a time; it and the devices change the result by rounding only.
-    on_sweep: called with (sweeps done, loss without penalty, model), from 0 sweeps on; where it returns True, they end.
+    noise: whether the parameters are those of the noisy features; without, pairs that never occur stay as they are. discount: D
+    of the prior around the start, in counts. weights: [K, N] w of Sum with attention. Both need `noise=False`. chunk: contexts
+    at a time. on_sweep: called with (sweeps done, loss without penalty, model), from 0 sweeps on; where it returns True, they
+    end.
 
-    Source: Darroch & Ratcliff 1972; Goodman 2004 for the prior; paper, Eq. 1 and 4.
+    Source: Darroch & Ratcliff 1972; Goodman 2004 for the prior (its upper half); paper, Eq. 1 and 4.
     """
     K, N, mesh, eos = model.radius, model.vocab_size, text.mesh, model.eos
     if not 0 <= discount < np.inf or (noise and (discount or weights is not None)):
@@ -122,6 +114,11 @@ def _gather_weighted(weights: Array, blocks: tuple[Array, ...]) -> tuple[Array, 
     return (functools.reduce(jnp.add, gathered),)
 
 
+# Sums of every row: the distance from the start (columns that fill the mesh stay at -inf), and logits of pairs that occur
+_moved_by = jax.jit(lambda U, U0: jnp.where(U == U0, 0, jnp.abs(U - U0)).sum(axis=1))
+_matched_logits = jax.jit(lambda F, U: jnp.where(F > 0, F * U, 0).sum(axis=1))
+
+
 def _blocks(counts: Counts, features: Features, K: int, eos: bool) -> Counts:
     """F of every table: Sum's offsets share one, and add up in it."""
     F = tuple(with_targets(C, eos=eos) for C in counts[:K])
@@ -131,18 +128,6 @@ def _blocks(counts: Counts, features: Features, K: int, eos: bool) -> Counts:
 def _total(rows: Callable[..., Array], *blocks: tuple[Array, ...]) -> float:
     """The sum of `rows(...)` over blocks and rows, in float64."""
     return sum(float(np.asarray(rows(*block), np.float64).sum()) for block in zip(*blocks, strict=True))
-
-
-@jax.jit
-def _moved_by(U: Array, U0: Array) -> Float[Array, " N"]:
-    """`||U - U0||_1` by row; columns that fill the mesh stay at minus infinity."""
-    return jnp.where(U == U0, 0, jnp.abs(U - U0)).sum(axis=1)
-
-
-@jax.jit
-def _matched_logits(F: Array, U: Array) -> Float[Array, " N"]:
-    """`<F, U>` by row, also for pairs that never occur, with infinite logits."""
-    return jnp.where(F > 0, F * U, 0).sum(axis=1)
 
 
 @functools.partial(jax.jit, static_argnames="D")
@@ -163,19 +148,15 @@ def _log_ratio(F: Array, E: Array) -> Array:
     return jnp.where(F > 0, jnp.log(jnp.where(F > 0, F, 1) / jnp.maximum(E, jnp.finfo(E.dtype).tiny)), 0)
 
 
-def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> tuple[LanguageModel, dict[str, Any]]:
+def fit_iterative_scaling(method: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Sweeps from the log-linear model, or without discount from the explicit solution."""
     K, features = options.radius, options.features
     mine = {"features": features, "radius": K}
-    if options.discount == 0:
-        start = explicit_language_model(text.counts(K), features=features, radius=K, eos=text.eos)
-        weights, discount, info = None, 0.0, {"sweeps": options.sweeps, "scalars": 0}
-    else:
-        rows = rows_of_text(text, options)
-        exponents = exponents_held_out(text, options, watch, rows).exponents
-        start, weights = _sweep_start(rows, exponents)
-        discount, info = _sweep_discount(text, options), {"scalars": len(exponents)}
-        info |= _held_out_sweeps(text, options, watch, exponents)
+    exponents = None if options.discount == 0 else exponents_held_out(text, options, watch).exponents
+    start, how = _start(text, options, exponents)
+    info = {"sweeps": options.sweeps, "scalars": 0}
+    if exponents is not None:
+        info = {"scalars": len(exponents), **_held_out_sweeps(text, options, watch, exponents)}
     begin, measuring = time.perf_counter(), 0.0
     earlier = [e["seconds"] for e in watch.events("sweep") if {**e, **mine} == e]  # of the run that is resumed
     before = earlier[-1] if earlier else 0.0
@@ -188,37 +169,27 @@ def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) ->
         watch.log(event="sweep", **mine, sweep=sweep, train_perplexity=float(np.exp(loss)), **dev, seconds=seconds)
         measuring += time.perf_counter() - paused  # no part of the sweeps
 
+    known = written_for(method, text, options, watch)
     with watch.stage(f"iterative-scaling, {features}, K = {K}", "sweeps") as progress:
-        swept = sweep_tables(
-            start,
-            text,
-            sweeps=info["sweeps"],
-            noise=not discount,
-            discount=discount,
-            weights=weights,
-            checkpoints=watch.checkpoints,
-            known=written_for("iterative-scaling", text, options, watch),
-            on_sweep=on_sweep,
-            progress=progress,
-        )
-    info |= {"discount": discount, "penalty": swept.penalty}
-    return swept.model, {**info, "solve_seconds": before + time.perf_counter() - begin - measuring}
+        how |= {"checkpoints": watch.checkpoints, "known": known, "on_sweep": on_sweep, "progress": progress}
+        swept = sweep_tables(start, text, sweeps=info["sweeps"], **how)
+    seconds = before + time.perf_counter() - begin - measuring
+    return FitResult(swept.model, {**info, "discount": how["discount"], "penalty": swept.penalty, "solve_seconds": seconds})
 
 
-def _sweep_start(rows: OffsetRows, exponents: np.ndarray) -> tuple[LanguageModel, np.ndarray | None]:
-    """The initial tables of sweeps, and the weights of Sum's offsets."""
-    weights = None
+def _start(text: TrainingText, options: Options, exponents: np.ndarray | None) -> tuple[LanguageModel, dict[str, Any]]:
+    """The initial tables of sweeps, their discount, and weights of Sum's offsets."""
+    K, features, eos = options.radius, options.features, text.eos
+    if exponents is None:
+        start = explicit_language_model(text.counts(K), features=features, radius=K, eos=eos)
+        return start, {"noise": True, "discount": 0.0, "weights": None}
+    rows, weights, D = rows_of_text(text, options), None, options.discount
     if rows.attention is not None:  # at most that of the nearest offset: rare tokens with a large one would shorten every step
         weights = np.maximum(exponents[1:, None], 0) * np.minimum(np.asarray(rows.attention), 1)
-    return log_linear_model(rows, exponents), weights
-
-
-def _sweep_discount(text: TrainingText, options: Options) -> float:
-    """By default that of Kneser-Ney, `n_1/(n_1 + 2 n_2)` of the pairs."""
-    if options.discount is not None:
-        return options.discount
-    F = _blocks(text.counts(options.radius), options.features, options.radius, text.eos)
-    return float(discounts_of(sum(map(counts_of_counts, F)), modified=False)[0])
+    if D is None:
+        n = sum(map(counts_of_counts, _blocks(text.counts(K), features, K, eos)))
+        D = float(discounts_of(n, modified=False)[0])
+    return log_linear_model(rows, exponents), {"noise": False, "discount": D, "weights": weights}
 
 
 def _held_out_sweeps(text: TrainingText, options: Options, watch: Watch, exponents: np.ndarray) -> dict[str, Any]:
@@ -226,16 +197,14 @@ def _held_out_sweeps(text: TrainingText, options: Options, watch: Watch, exponen
     mine = {"features": options.features, "radius": options.radius}
     if chosen := [e for e in watch.events("held_out_sweeps") if {**e, **mine} == e]:
         return {name: chosen[-1][name] for name in ("sweeps", "held_out_perplexity")}
-    rest, held = text.parts(options.calibration_positions)
-    K, losses = options.radius, []
-    start, weights = _sweep_start(rows_of_text(rest, options), exponents)
+    (rest, held), losses = text.parts(options.calibration_positions), []
+    start, how = _start(rest, options, exponents)
 
     def on_sweep(sweep: int, loss: float, model: LanguageModel) -> bool:
         losses.append(evaluate(model, held, mesh=text.mesh).loss)
         return losses[-1] > min(losses)
 
-    with watch.stage(f"held-out sweeps, {options.features}, K = {K}", "sweeps") as progress:
-        how: Any = {"noise": False, "discount": _sweep_discount(rest, options), "weights": weights}
+    with watch.stage(f"held-out sweeps, {options.features}, K = {options.radius}", "sweeps") as progress:
         sweep_tables(start, rest, sweeps=options.sweeps, **how, on_sweep=on_sweep, progress=progress)
     best = {"sweeps": int(np.argmin(losses)), "held_out_perplexity": float(np.exp(min(losses)))}
     watch.log(event="held_out_sweeps", **mine, **best, perplexities=[float(np.exp(loss)) for loss in losses])

@@ -1,15 +1,11 @@
 """Single-token models that generalise: smoothed rows and a weight per offset.
 
-The logits stay sums over the context's tokens,
+    logits = mu log p + sum_k lambda_k a_k(x_k) log(P_k(.|x_k) / p),    P_k the smoothed rows of the counts at offset k
 
-    logits = mu log p + sum_k lambda_k a_k(x_k) log(P_k(.|x_k) / p),
-
-with P_k the smoothed rows of the counts at offset k, and mu, lambda_k the only numbers that are fitted (K + 1, on held-out
-positions, a convex problem). Cat has a table per offset and a = 1. Sum shares one table, and its *attention* a_k(x) says how
-much of a token's information reaches an offset, in closed form from the same counts.
+Cat has a table per offset and a = 1. Sum shares one, and its *attention* a_k(x) says how much information reaches an offset.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,23 +16,17 @@ from jaxtyping import Array, Float, Integer
 from jexplicit.counts.pairs import Counts, counted_radius
 from jexplicit.data.contexts import contexts
 from jexplicit.data.tokenizers import Progress
-from jexplicit.lm.core.model import LanguageModel, map_contexts, token_model
+from jexplicit.lm.core.model import LanguageModel, draw_sample, map_contexts, token_model
 from jexplicit.lm.core.names import Features, Smoothing
 from jexplicit.lm.core.smoothing import kneser_ney, unigram
 from jexplicit.lm.rows import target_counts, with_targets
-from jexplicit.lm.training_text import Options, TrainingText, Watch, draw_positions
+from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch
 from jexplicit.runs.devices import full_precision
 
 _attention_power = 4  # of the information, in the weights of Sum's shared table: lower ones blur the nearest offset
 
 
-@jax.jit
-def _add_one(C: Array) -> Array:
-    """A pseudo-count of 1 for every pair."""
-    return (C + 1) / (C + 1).sum(axis=1, keepdims=True)
-
-
-_smoothings = {"kneser-ney": kneser_ney, "add-alpha": _add_one}
+_smoothings = {"kneser-ney": kneser_ney, "add-alpha": jax.jit(lambda C: (C + 1) / (C + 1).sum(axis=1, keepdims=True))}
 
 
 class OffsetRows(NamedTuple):
@@ -155,9 +145,7 @@ def _moments_of_position(read: tuple[Array, tuple[Array, ...], Array], x_and_y: 
 
 
 def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> LanguageModel:
-    """The language model of fitted weights (mu, lambda_1 .. lambda_K), as tables.
-
-    The unigram is spread evenly over the K tables. Those of a weighted Sum are multiples of one by rows.
+    """The language model of weights (mu, lambda_1 .. lambda_K).
 
     Example:
         >>> from jexplicit import count
@@ -171,16 +159,6 @@ def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> La
     mu = float(exponents[0])
     tables = [table * float(a) + rows.log_p * (mu / K) for table, a in zip(rows.tables, exponents[1:], strict=True)]
     return token_model(tables, rows.features, rows.eos)
-
-
-def implied_slope(exponents: Float[np.ndarray, " K_plus_1"]) -> float:
-    """The scaling slope of weights, `(1 - mu + sum lambda) / sum lambda`.
-
-    Were mean co-occurrences `f^delta`, the derivation would subtract `delta sum_k lambda_k log f` where it now subtracts
-    `sum_k lambda_k log f` and keeps `mu log f`. The paper assumes 1 and suspects a little less.
-    """
-    mu, total = float(exponents[0]), float(np.sum(exponents[1:]))
-    return (1 - mu + total) / total
 
 
 @jax.jit
@@ -201,25 +179,24 @@ def rows_of_text(text: TrainingText, options: Options) -> OffsetRows:
     return offset_rows(text.counts(K), features=options.features, radius=K, eos=text.eos, smoothing=smoothing)
 
 
-def fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> tuple[LanguageModel, dict[str, Any]]:
+def fit_log_linear(method: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Smoothed rows of single tokens, with a weight per offset from held-out text."""
-    rows = rows_of_text(text, options)
-    fitted = exponents_held_out(text, options, watch, rows)
+    rows, fitted = rows_of_text(text, options), exponents_held_out(text, options, watch)
+    a = fitted.exponents
     info = {
-        "exponents": [float(a) for a in fitted.exponents],
-        "implied_slope": implied_slope(fitted.exponents),
+        "exponents": [float(weight) for weight in a],
+        "implied_slope": 1 + float((1 - a[0]) / a[1:].sum()),  # of the scaling assumption
         "held_out_perplexity": float(np.exp(fitted.loss)),
         "smoothing": options.smoothing,
-        "scalars": len(fitted.exponents),
+        "scalars": len(a),
     }
-    return log_linear_model(rows, fitted.exponents), info
+    return FitResult(log_linear_model(rows, a), info)
 
 
-def exponents_held_out(text: TrainingText, options: Options, watch: Watch, rows: OffsetRows) -> ExponentFit:
-    """The weights of such rows, fitted on documents that their counts leave out."""
+def exponents_held_out(text: TrainingText, options: Options, watch: Watch) -> ExponentFit:
+    """The weights of a text's rows, fitted on documents that their counts leave out."""
     rest, held = text.parts(options.calibration_positions)
-    K = len(rows.tables)
-    X, Y = contexts(held, K, eos=text.eos)
-    m = draw_positions(options, len(Y))
-    with watch.stage(f"exponents, {rows.features}, K = {K}") as progress:
+    X, Y = contexts(held, K := options.radius, eos=text.eos)
+    m = draw_sample(len(Y), options.calibration_positions, options.seed, shuffle=True)
+    with watch.stage(f"exponents, {options.features}, K = {K}") as progress:
         return fit_exponents(rows_of_text(rest, options), X[m], Y[m], mesh=text.mesh, progress=progress)

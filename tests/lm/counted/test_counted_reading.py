@@ -16,7 +16,7 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import MinimalPair
 from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm.attribution import account, divide, explain
-from jexplicit.lm.checkpoints import import_model
+from jexplicit.lm.checkpoints import TextModel, import_model
 from jexplicit.lm.core.model import draw_sample, read_text, token_model
 from jexplicit.lm.counted import reading
 from jexplicit.lm.counted.contexts import Context, Text
@@ -27,7 +27,6 @@ from jexplicit.lm.evaluation import document_losses, evaluate, log_distributions
 from jexplicit.lm.generation import generate, generate_text, next_token
 from jexplicit.lm.model_files import read_model_file, save_model
 from jexplicit.lm.reading import expect, init, load_state, predict, read, save_state
-from jexplicit.lm.text_model import TextModel
 
 ATOL = 2e-3
 
@@ -238,7 +237,7 @@ def test_entries_add_up_to_what_reading_uses_and_tokens_and_alternatives_are_exp
     state = read(model, init(model), ids[1:8])[1]
     own, log_p = account(model, state, ids[8:60]), read(model, state, ids[8:60])[0]
     np.testing.assert_allclose(own.entries.sum(axis=1), own.log_odds, atol=1e-5)
-    odds, nats, own_log_p = own.by_token(np.arange(52))
+    odds, nats, own_log_p = own.by_token(52)
     np.testing.assert_allclose(own_log_p, log_p, atol=1e-5)
     assert np.abs(own.entries[:, -1]).max() > 1  # evidence of more than 9.5 nats, which is cut off
     signed = np.bincount(own.decisions.place, (2 * own.decisions.bit - 1) * own.log_odds)
