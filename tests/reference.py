@@ -162,9 +162,6 @@ def scaling_sweep(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: float) -> np.n
     return U + np.log(ratio) / K
 
 
-scaling_sweep_of_pairs_that_occur = scaling_sweep
-
-
 def sweep_near(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: float, D: float, U0: np.ndarray) -> np.ndarray:
     """A sweep with a Laplace prior around U0, cell by cell, by search: the lowest point of each pair's own term."""
     F = generalized_cooccurrences(H, one_hot(Y, U.shape[1]))

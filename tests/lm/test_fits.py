@@ -25,7 +25,7 @@ from reference import (
     misplaced_cooccurrences,
     noisy_embedding,
     random_documents,
-    scaling_sweep_of_pairs_that_occur,
+    scaling_sweep,
     stream_of,
     sweep_near,
     windows,
@@ -212,7 +212,7 @@ def test_a_sweep_without_noise_is_the_loop_over_positions_and_gains_what_it_prom
         H, U = features(X, np.eye(N), kind), np.concatenate(blocks(model))
         swept = near(model, sweeps=1)
         moved = np.concatenate(blocks(swept.model))
-        np.testing.assert_allclose(moved, scaling_sweep_of_pairs_that_occur(H, U, Y, K), rtol=0, atol=1e-11)
+        np.testing.assert_allclose(moved, scaling_sweep(H, U, Y, K), rtol=0, atol=1e-11)
         F, E = H.T @ np.eye(N)[Y], H.T @ np.exp([log_softmax(row) for row in H @ U])
         np.testing.assert_array_equal(moved[F == 0], U[F == 0])
         F, E = F[F > 0], E[F > 0]
@@ -224,7 +224,7 @@ def test_a_sweep_without_noise_is_the_loop_over_positions_and_gains_what_it_prom
         U = [rng.normal(size=(N, N)) for _ in range(1 if kind == "sum" else K)]
         tables = tuple(jax.device_put(E @ U_b) for U_b in U)
         X, Y = windows(DOCUMENTS, K)
-        expected = scaling_sweep_of_pairs_that_occur(features(X, E, kind), np.concatenate(U), Y, K)
+        expected = scaling_sweep(features(X, E, kind), np.concatenate(U), Y, K)
         swept = sweep_tables(token_model(tables * (K // len(tables)), kind, False), TEXT, sweeps=1)
         for read, U_b in zip(blocks(swept.model), np.split(expected, len(U)), strict=True):
             np.testing.assert_allclose(read, E @ U_b, rtol=0, atol=1e-11)
@@ -243,7 +243,7 @@ def test_sweeps_with_a_prior_are_the_loop_over_positions_also_of_one_weighted_ta
     # F and E weigh every pair by its offset's w(j): features of norms up to C
     H = np.array([sum(w[j] * np.eye(N)[j] for w, j in zip(WEIGHTS, x, strict=True)) for x in X])
     C = H.sum(axis=1).max()
-    for discount, moved in ((0.0, scaling_sweep_of_pairs_that_occur(H, V, Y, C)), (0.7, sweep_near(H, V, Y, C, 0.7, V))):
+    for discount, moved in ((0.0, scaling_sweep(H, V, Y, C)), (0.7, sweep_near(H, V, Y, C, 0.7, V))):
         swept = near(attentive(), sweeps=1, discount=discount, weights=WEIGHTS).model
         for table, w in zip(swept.tables, WEIGHTS, strict=True):
             np.testing.assert_allclose(table, w[:, None] * moved, rtol=0, atol=1e-10)
