@@ -19,7 +19,7 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -115,7 +115,7 @@ def refuse_other_formats(path: str | os.PathLike, head: bytes) -> None:
         raise ValueError(f"{path} {what}")
 
 
-def file_lines(path: str, *, content: bytes | None = None) -> Iterator[str]:
+def file_lines(path: str, *, content: bytes | None = None) -> Generator[str, None, None]:
     """Lines of a UTF-8 file with their ends."""
     refuse_other_formats(path, input_head(path, content))
     start = 0

@@ -4,6 +4,7 @@ P(i|h) of an n-gram that occurred stands with its back-off weight log10 γ, and 
 the furthest token. `<pad>` is `<s>` in a context, which ends there, and `</s>` as a target: log10 p = -99 without `eos`.
 """
 
+import contextlib
 import gzip
 import os
 import re
@@ -159,10 +160,10 @@ class Order(NamedTuple):
     weight: np.ndarray
 
 
-def _read_orders(path: str) -> tuple[list[str], list[Order]]:
+def _read_orders(path: str, opened: Iterator[str]) -> tuple[list[str], list[Order]]:
     """The words of an ARPA file in its order, and its n-grams."""
     words, orders, at = ["<pad>", "<unk>"], list[Order](), 0
-    lines = ((number, text) for number, line in enumerate(file_lines(path), 1) if (text := line.strip(" \t\r\n")))
+    lines = ((number, text) for number, line in enumerate(opened, 1) if (text := line.strip(" \t\r\n")))
 
     def following() -> str:
         """The next line that is not blank."""
@@ -234,7 +235,8 @@ def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tu
         TextModel(model, tokenizer, {}).score(["to be"])
     """
     file = str(local_path(path))
-    of_file, orders = _read_orders(file)
+    with contextlib.closing(file_lines(file)) as opened:
+        of_file, orders = _read_orders(file, opened)
     words = of_file if tokenizer is None else arpa_words(tokenizer)
     tokenizer, N = tokenizer or Tokenizer("\n".join(words[2:]).encode(), "words"), len(words)
     if differ := set(words[2:]) ^ set(of_file[2:]):
