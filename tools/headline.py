@@ -43,11 +43,11 @@ def rows(model: Row) -> list[Row]:
     return [{**row, **about, **cost, **known} for row, cost in zip(own, costs, strict=True)]
 
 
-def points(model: Row) -> list[tuple[float | None, float]]:
-    """CPU seconds (None: unknown) and loss, of a point or curve."""
+def points(model: Row) -> list[tuple[float, float]]:
+    """CPU seconds, or seconds on an H100, and loss, of a point or curve."""
     if "curve" not in model:
         own = rows(model)
-        return [(None if model.get("trained") else own[0]["cpu"], mean(row["error"] for row in own))]
+        return [(own[0]["seconds" if model.get("trained") else "cpu"], mean(row["error"] for row in own))]
     event, field = model["curve"]
     own = chosen(model["results"], model["where"], event)
     if not model.get("trained"):
@@ -111,8 +111,8 @@ COLUMNS = (
     Column("range over seeds", "spread", ".2g"),
 )
 NOTE = (
-    "CPU seconds cover one seed and both cores: measured, or else twice wall-clock seconds. MB are those of the model in "
-    "memory. TFLOP are those of training, by formula where there is one. ± is a standard error. An empty cell is not known."
+    "CPU seconds cover one seed and both cores: measured, or else twice wall-clock seconds. MB count the model in memory. "
+    "TFLOP count its training, by formula where there is one. ± is a standard error. An empty cell is not known."
 )
 
 
@@ -129,19 +129,18 @@ def draw(path: Path = PICTURE) -> None:
                 log_ticks(ax)
             middle = np.sqrt(np.prod(ax.get_xlim()))
             for model, x, y in drawn:
-                place, side = ((10, -10) if "curve" in model else (-6, -3), "right") if x and x > middle else ((6, -3), "left")
-                where = {"xy": (x, y)} if x else {"xy": (0.01, y), "xycoords": ("axes fraction", "data")}
-                offset: Any = {"xytext": place if x else (0, 1), "textcoords": "offset points"}
-                ax.annotate(model["name"], **where, **offset, fontsize=8, ha=side)
+                above = (0, 7) if model.get("trained") else (6, -3)
+                place, side = ((10, -10) if "curve" in model else (-6, -3), "right") if x > middle else (above, "left")
+                ax.annotate(model["name"], (x, y), place, textcoords="offset points", fontsize=8, ha=side)
 
 
-def _draw(ax: Any, model: Row) -> tuple[float | None, float]:
+def _draw(ax: Any, model: Row) -> tuple[float, float]:
     """Draw a model; the point where its name stands."""
-    shown, colour = points(model), COLOURS[model.get("trained", False)]
-    if shown[0][0] is None:
-        ax.axhline(shown[0][1], linestyle="--", linewidth=1, color=colour)
-        return shown[-1]
-    ax.plot(*zip(*shown, strict=True), marker="o", markersize=3 if len(shown) > 1 else 5, color=colour)
+    shown, trained = points(model), model.get("trained", False)
+    style: Any = {"linewidth": 0.8} if len(shown) > 50 else {"marker": "o", "markersize": 3 if len(shown) > 1 else 5}
+    if trained and len(shown) == 1:
+        style |= {"marker": "D", "markerfacecolor": "white"}
+    ax.plot(*zip(*shown, strict=True), **style, color=(colour := COLOURS[trained]))
     if not model.get("end"):
         return shown[-1]
     end = mean(row["cpu"] for row in rows(model)), mean(row["error"] for row in rows(model))
