@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of lm_e
 
 WORDS = "the a one cat dog bird sat ran sang on under by mat tree house".split()
 RNG = np.random.default_rng(0)
-SENTENCES = [" ".join(RNG.choice(WORDS, RNG.integers(4, 9))) for _ in range(60)]
+SENTENCES = [" ".join(RNG.choice(WORDS, RNG.integers(4, 9))) for _ in range(60)] + ["the cat sat on the mat"] * 20
 NEW = ["the dog ran under a tree", "one zebra sat", "a bird sang by the house on the mat"]
 KINDS: dict[str, Any] = {
     "past": {"history": "all", "eos": True, "gates": 1, "stages": 1},
