@@ -36,7 +36,7 @@ _results = _Console(highlight=False, markup=False, emoji=False)
 
 def show(*results: RenderableType) -> None:
     """Print results on standard output, tables unwrapped without a terminal; nothing with `--json`."""
-    if not _results.is_terminal or _results.width < _narrowest:  # COLUMNS=0 would leave nothing
+    if not (sys.stdout and sys.stdout.isatty()) or _results.width < _narrowest:  # FORCE_COLOR is no terminal; COLUMNS=0
         _results.width = _widest
     for result in results:
         _results.print(result, soft_wrap=isinstance(result, str))

@@ -108,7 +108,6 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
 
 
 def _beyond(flag: str, given: Sequence[str], served: Sequence[str], where: str) -> tuple[Any, str]:
-    """Values of a flag that are not served there."""
     others = sorted(set(given) - set(served))
     return others, f"{flag} {' '.join(others)} with {where}: use {flag} {' '.join(served)} there"
 
@@ -248,18 +247,22 @@ def _kind_of_tables(config: Config, vocab_size: int) -> str:
 
 def _check_fit(config: Config, text: TokenizedCorpus) -> None:
     """Refuse text that is too small, or too long for the memory."""
-    if not isinstance(text.train, np.ndarray):
-        return  # shards are too many to look through
+    if not isinstance(text.train, np.ndarray):  # shards are too many to look through
+        return
     lengths = np.diff(np.flatnonzero(text.train == PAD)) - 1
     counts = np.bincount(text.train[text.train != PAD])
     if len(np.unique(counts)) <= 2:  # 0, and one number
         raise ValueError(f"a training text of {lengths.sum()} tokens that all occur equally often: give more text")
-    if max(config.radius) > lengths.max():
-        raise ValueError(f"--radius {max(config.radius)}: the longest document has {lengths.max()} tokens; use at most that")
+    _check_radius(config, lengths)
     needed = _mixing_bytes(config, text.tokenizer, counts)
     if needed > (budget := parse_bytes(config.memory) if config.memory else host_bytes()):
         what = f"{lengths.sum():,} tokens takes about {needed / 1e9:.1f} GB and may have {budget / 1e9:.1f} GB"
         raise ValueError(f"context mixing of {what}: allow more with --memory, or read less with --limit")
+
+
+def _check_radius(config: Config, lengths: np.ndarray) -> None:
+    if max(config.radius) > lengths.max():
+        raise ValueError(f"--radius {max(config.radius)}: the longest document has {lengths.max()} tokens; use at most that")
 
 
 def _count_or_load(
@@ -486,18 +489,14 @@ _block = 1000  # predictions of a single document, which is resampled in blocks
 
 
 def _read_tests(config: Config, folder: RunFolder, tokenizer: Tokenizer) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-    """Test streams by file, and the text to fit the chosen models on again.
-
-    A resumed run has the same ones.
-    """
+    """Test streams by file, and the text to fit the chosen models on again."""
     reading: Any = {"field": config.field, "documents": config.documents}
-    counted = None
     if config.split == "dev-test":
         corpus = corpora.read_corpus(config.corpus, config.train, split="end", **reading)
         counted, test = (encode_documents(tokenizer, list(part)) for part in (corpus.train, corpus.dev))
         streams = {"the last tenth": test}
     else:
-        files = _check_test_files(config)
+        counted, files = None, _check_test_files(config)
         inside = os.path.commonpath([os.path.dirname(file) for file in files]) if files else ""
         texts = {os.path.relpath(file, inside): list(files_documents([file], **reading)) for file in files}
         streams = {name: encode_documents(tokenizer, documents) for name, documents in texts.items()}
@@ -566,7 +565,7 @@ _fixed = ("unigram", "bigram", "explicit", "log-linear")  # solved from counts: 
 def forecast(config: Config) -> dict[str, Any]:
     """Estimate, show the estimate as a table, and return it."""
     if config.shards:
-        shards, seconds = read_shards(config.shards / "train"), 0.0
+        shards, seconds, share = read_shards(config.shards / "train"), 0.0, 0.0
         tokenizer, stream = Tokenizer.load(config.shards / "tokenizer.model"), shards[: min(len(shards), 50 * _positions)]
         documents, tokens = shards.documents, len(shards)
     else:
@@ -586,6 +585,8 @@ def forecast(config: Config) -> dict[str, Any]:
     N = tokenizer.vocab_size
     kind, K = _kind_of_tables(config, N), max(config.radius)
     ends = np.flatnonzero(stream == PAD)[1:]
+    if share == 1:  # all documents are read
+        _check_radius(config, np.diff(ends, prepend=0) - 1)
     end = int(ends[min(np.searchsorted(ends, _positions), len(ends) - 1)])  # whole documents, if they are not long
     stream = np.append(stream[: min(end, 2 * _positions)], stream[:1])
     grows, start = tokens / len(stream), time.perf_counter()
@@ -618,12 +619,11 @@ def forecast(config: Config) -> dict[str, Any]:
 
 def _model_seconds(config: Config, name: Row, text: TrainingText, tokens: int) -> float:
     """Seconds to fit and evaluate the whole text, from a part."""
-    method, stream, seconds = name["method"], text.in_memory, []
-    passes = _passes.get(method)
+    method, stream, seconds, passes = name["method"], text.in_memory, [], _passes.get(name["method"])
     options = replace(_options_of(config, name), **({passes: 1} if passes else {}))
     for _ in range(2):  # the second time without compilation
-        start = time.perf_counter()
         text.forget()
+        start = time.perf_counter()
         model = fit_model(method, text, options, Watch(dev=stream)).model
         middle = time.perf_counter()
         evaluation.evaluate(model, stream)

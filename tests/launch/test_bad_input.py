@@ -33,6 +33,7 @@ lm --corpus books | choose docs, text, shards:DIR or tfds:NAME
 lm --corpus text | --corpus text without --train
 lm --dev {{text}} | dev files go with --train
 lm {TRAIN} --radius 500 | --radius 500: the longest document has 6 tokens
+lm {TRAIN} --radius 500 --dry-run | --radius 500: the longest document has 6 tokens
 lm {TRAIN} --radius | --radius without a value
 lm {TRAIN} --memory 0.001GB --tables dense | --memory 0.0GB: counting with tables of
 lm {TRAIN} --methods context-mixing --memory 0.1GB | tokens takes about 0.6 GB and may have 0.1 GB
