@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from jexplicit.runs import lazy_names
 
 if TYPE_CHECKING:
-    from jexplicit.lm.checkpoints import export_model as export_model
     from jexplicit.lm.core.model import logits as logits
     from jexplicit.lm.core.smoothing import kneser_ney as kneser_ney
     from jexplicit.lm.core.smoothing import noise_model as noise_model
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from jexplicit.lm.training_text import Watch as Watch
 
 _names = {
-    "checkpoints": "export_model",
     "core.smoothing": "kneser_ney noise_model noisy_counts noisy_rows",
     "core.model": "logits",
     "fits.fit": "METHODS fit_model",

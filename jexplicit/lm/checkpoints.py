@@ -181,11 +181,6 @@ Whoever shares the model says under which licence: the text that it was made of 
 """
 
 
-def export_model(path: str | os.PathLike, saved: TextModel) -> None:
-    """Write a model with its tokenizer and provenance: `TextModel.save`."""
-    saved.save(path)
-
-
 def import_model(path: str | os.PathLike) -> TextModel:
     """The model of a file of `TextModel.save`, or of any ARPA file."""
     path = local_path(path)

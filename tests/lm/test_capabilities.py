@@ -19,7 +19,7 @@ from jexplicit.counts.pairs import count_sparse
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.attribution import explain
-from jexplicit.lm.checkpoints import TextModel, export_model, import_model, load_model, save_run_model, save_tokenizer
+from jexplicit.lm.checkpoints import TextModel, import_model, load_model, save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel, histories, read_text
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.evaluation import evaluate, log_distributions, score
@@ -173,7 +173,7 @@ def check_save(kind, tmp_path):
 
 def check_export(kind, tmp_path):
     saved = TextModel(fitted(kind), text()[0], {"method": kind, "radius": fitted(kind).radius})
-    export_model(tmp_path / "model.safetensors", saved)
+    saved.save(tmp_path / "model.safetensors")
     again = import_model(tmp_path / "model.safetensors")
     assert again.about == saved.about and again.tokenizer == saved.tokenizer
     np.testing.assert_allclose(score(again.model, dev(4)), score(saved.model, dev(4)), **CLOSE)

@@ -7,6 +7,7 @@ at the right and at the left of a node, w of the depth of the node.
 """
 
 import functools
+import zlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
@@ -55,12 +56,14 @@ class CountedState(NamedTuple):
     base: [parts, B] the log-odds that the decisions of these tokens were measured against; no parts if they are not counted.
     gates: which move in an adaptive model.
     done: decisions that these have learned from, whole blocks; in a static model all of them.
+    model: a checksum of its weights.
     """
 
     tokens: Int[np.ndarray, " n"]
     base: Float32[np.ndarray, "parts B"]
     gates: tuple[Gate, ...]
     done: int
+    model: int
 
 
 class Ahead(NamedTuple):
@@ -131,7 +134,9 @@ def begin(model: CountedModel | Combination) -> Any:
     if isinstance(model, Combination):
         return CombinationState(begin(model.model), np.array([PAD], np.int32))
     base = np.zeros((0 if model.history == "none" else len(model.parts), 0), np.float32)
-    return CountedState(np.array([PAD], np.int32), base, tuple(gate for _, gate in model.gates), 0)
+    gates = tuple(gate for _, gate in model.gates)
+    checksum = zlib.crc32(b"".join([model.weights.tobytes(), *(gate.U.tobytes() for gate in gates)]))
+    return CountedState(np.array([PAD], np.int32), base, gates, 0, checksum)
 
 
 def all_nodes(model: CountedModel, places: Int[np.ndarray, " P"]) -> Decisions:
@@ -234,7 +239,7 @@ def _after(model: CountedModel, state: CountedState, ahead: Ahead | None, ids: n
     if ahead:
         moving = model.history.startswith("adaptive") and not model.frozen
         done = state.done + len(complete(model, state, ahead.d)) if moving else ahead.base.shape[1]
-        state = CountedState(ids, ahead.base, ahead.gates, done)
+        state = state._replace(base=ahead.base, gates=ahead.gates, done=done)
     last = int(np.flatnonzero(ids == PAD)[-1])
     if not last or (model.history != "none" and "document" not in model.history):
         return state._replace(tokens=ids)

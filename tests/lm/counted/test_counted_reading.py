@@ -88,10 +88,8 @@ def test_losses_of_a_stream_and_of_parts_of_it(history, eos):
     assert len(log_p) == len(ids) - 1 if eos else np.count_nonzero(ids)
     assert reports[-1] == (len(ids) - 1, len(ids) - 1)
     np.testing.assert_allclose(evaluate(model, ids).loss, -log_p.mean(), rtol=1e-5)
-    some, drawn = (
-        evaluate(model, ids, sample=40, seed=3),
-        np.arange(40) if history != "none" else draw_sample(len(log_p), 40, 3),
-    )
+    some = evaluate(model, ids, sample=40, seed=3)
+    drawn = np.arange(40) if history != "none" else draw_sample(len(log_p), 40, 3)
     assert some.positions == 40
     np.testing.assert_allclose(some.nll, -log_p[drawn].sum(), atol=ATOL)
     np.testing.assert_allclose(document_losses(model, ids).nll.sum(), -log_p.sum(), atol=ATOL)
@@ -161,11 +159,12 @@ def test_a_model_says_what_it_is():
 def test_states_of_other_models_and_calls_that_are_refused(tmp_path):
     model, other, text = fitted("document"), token_model([np.eye(2, dtype="f4")], "cat", False), read_text(stream(2), 1)
     odd: Any = type("Odd", (), {"vocab_size": model.vocab_size})()
-    turned = tuple((name, gate._replace(U=-gate.U)) for name, gate in model.gates)
+    turned, plain = tuple((name, gate._replace(U=-gate.U)) for name, gate in model.gates), model._replace(gates=())
     for said, call in [
         ("not of this model", lambda: read(model, init(other), [3])),
         ("not of this model", lambda: read(model, init(fitted("none")), [3])),
         ("not of this model", lambda: predict(model, init(model._replace(gates=turned)))),
+        ("not of this model", lambda: predict(plain, init(plain._replace(weights=-plain.weights)))),
         ("not of this model", lambda: predict(combine(fitted(), fitted(), stream(6, 5)), init(fitted()))),
         ("counted model", lambda: predict(other, init(model))),
         ("token id", lambda: read(model, init(model), [model.vocab_size])),
