@@ -75,10 +75,10 @@ def _with_error(row: dict[str, Any]) -> str:
 
 
 COLUMNS = (
-    *(Column("run", "run"), Column("model", "model"), Column("perplexity", "perplexity", ",.2f")),
+    Column("run", "run"), Column("model", "model"), Column("perplexity", "perplexity", ",.2f"),
     Column("bits per byte", "bits_per_byte", ".4f", bold=True),
-    *(Column("bits per character", "bits_per_character", ".4f"), Column("word perplexity", "word_perplexity", ",.1f")),
-    *(Column("<unk> %", "unknown_share", ".2f", 100), Column("positions", "positions", ",")),
+    Column("bits per character", "bits_per_character", ".4f"), Column("word perplexity", "word_perplexity", ",.1f"),
+    Column("<unk> %", "unknown_share", ".2f", 100), Column("positions", "positions", ","),
     Column("bits per byte less the first's", _with_error),
-)
+)  # fmt: skip
 main = entry_point(run, Config, __doc__, module=__name__)

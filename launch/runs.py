@@ -22,10 +22,10 @@ class Config:
 
 
 COLUMNS = (
-    *(Column("run", "run"), Column("of launch.", "launcher")),
+    Column("run", "run"), Column("of launch.", "launcher"),
     *(Column(f"--{name}", name) for name in ("method", "features", "radius", "history")),
-    *(Column("dev perplexity", "dev_perplexity", ",.2f"), Column("bits per byte", "bits_per_byte", ".3f")),
-)
+    Column("dev perplexity", "dev_perplexity", ",.2f"), Column("bits per byte", "bits_per_byte", ".3f"),
+)  # fmt: skip
 
 
 def run(config: Config) -> dict[str, Any]:

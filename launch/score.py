@@ -87,10 +87,10 @@ def run(config: Config) -> dict[str, Any]:
     unknown, sizes = int(np.count_nonzero(stream == saved.tokenizer.unk_id)), text_sizes(texts)
     nats = spelling(saved.tokenizer, stream, sizes) - float(every.sum(dtype=np.float64))
     whole = {
-        **{"documents": len(documents), "unknown_tokens": unknown, "unknown_share": unknown / max(len(every), 1)},
-        **{"history": saved.about.get("history", "none"), **_summary(every)},
+        "documents": len(documents), "unknown_tokens": unknown, "unknown_share": unknown / max(len(every), 1),
+        "history": saved.about.get("history", "none"), **_summary(every),
         **comparable_measures(nats, sizes),
-    }
+    }  # fmt: skip
     console.print(json_line(whole), markup=False, soft_wrap=True)
     return {**whole, "lines": lines}
 

@@ -150,8 +150,8 @@ def sample_documents(
         raise ValueError(f"a sample of {size} documents: draw at least 1")
     rng, kept, seen = random.Random(seed), [], 0  # the smallest of uniform numbers are at uniform places
     for seen, document in enumerate(documents, 1):  # noqa: B007
-        drawn = -rng.random(), seen, document
-        _ = heapq.heappush(kept, drawn) if len(kept) < size else heapq.heappushpop(kept, drawn)
+        add = heapq.heappush if len(kept) < size else heapq.heappushpop
+        add(kept, (-rng.random(), seen, document))
         if progress and seen % 10_000 == 0:
             progress(seen)
     return [document for _, _, document in sorted(kept, key=lambda one: one[1])], seen

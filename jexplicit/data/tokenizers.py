@@ -52,8 +52,8 @@ _TRAINING_OPTIONS = {
     "remove_extra_whitespaces": False,
     "allow_whitespace_only_pieces": True,  # an indentation is one token
     "hard_vocab_limit": False,  # the resulting size is checked instead
-    **{"pad_id": PAD, "unk_id": UNK_ID, "bos_id": -1, "eos_id": -1, "num_threads": 2, "minloglevel": 2},
-}
+    "pad_id": PAD, "unk_id": UNK_ID, "bos_id": -1, "eos_id": -1, "num_threads": 2, "minloglevel": 2,
+}  # fmt: skip
 _TRAINING_CHUNK = 1000  # characters, at most 4000 bytes: sentencepiece skips sentences of over 4192 bytes
 _ENCODING_BATCH = 512  # documents
 

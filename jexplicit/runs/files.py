@@ -201,9 +201,8 @@ def read_command(out: str | os.PathLike) -> str | None:
 def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
     """The events of a name in metrics.jsonl, oldest first."""
     path = local_path(out, "--out") / "metrics.jsonl"
-    if not path.exists():
-        return []
-    return [event for event in _events(path, path.stat().st_size, path.stat().st_mtime_ns) if event.get("event") == name]
+    about = path.stat() if path.exists() else None
+    return [event for event in _events(path, about.st_size, about.st_mtime_ns) if event.get("event") == name] if about else []
 
 
 @functools.lru_cache(maxsize=4)

@@ -360,9 +360,9 @@ def speed_lines(results: Results) -> list[Row]:
 
 SPEED = Table(
     [
-        *(Column("updates n", "n"), Column("tasks", "tasks")),
+        Column("updates n", "n"), Column("tasks", "tasks"),
         *(Column(f"speed-up in {name}", name, ".2f") for name in ("updates", "FLOPs")),
-        *(Column("faster in updates", "faster"), Column("never reached", "never")),
+        Column("faster in updates", "faster"), Column("never reached", "never"),
         Column("rule, %", "rule_accuracy", ".1f", 100),
         Column("nearest neighbour, %", "nearest neighbour", ".1f", 100),
     ],
@@ -371,7 +371,7 @@ SPEED = Table(
     "Interquartile means over tasks; above 1 the rule is faster. Where Adam does not reach the accuracy within "
     f"{_reached[-1]} updates, {_reached[-1]} are counted. Accuracies are means over tasks; the nearest neighbour is among the "
     "examples of the first n minibatches.",
-)
+)  # fmt: skip
 _axes = {"xlabel": "updates n", "xscale": "log", "ylabel": "updates or FLOPs of Adam / of the rule", "yscale": "log"}
 _speeds = {"updates": "in updates and examples", "FLOPs": "in FLOPs"}
 _by_n = lambda results: melt(speed_lines(results), _speeds)  # noqa: E731

@@ -26,9 +26,9 @@ from launch.kit.views import Row, Section, where
 
 _methods: dict[str, solved.Method] = {
     **solved.METHODS,
-    **{"optimum": trained.optimum, "trained_readout": trained.readout},
+    "optimum": trained.optimum, "trained_readout": trained.readout,
     **dict.fromkeys(("network", "cnn", "cold", "warm"), trained.on_pixels),
-}
+}  # fmt: skip
 _measure = functools.partial(solved.measure, _methods)
 _views = [*solved.VIEWS, Section("One loss, four optimisers", [trained.OPTIMUM], {"method": "optimum"})]
 EXPERIMENT = Experiment(

@@ -121,15 +121,15 @@ def keep(
     for part, logits, split in (("test", test, problem.test), ("train", train, problem.train)):
         fields |= {f"{part}_accuracy": accuracy(logits, split.labels), f"{part}_loss": mean_loss(logits, split.Y)}
     return {
-        **{"epochs": 0, "priming_number": None, "backprop_free": True},  # of methods that have no others
+        "epochs": 0, "priming_number": None, "backprop_free": True,  # of methods that have no others
         **{**key, **fields, "calibration_error": calibration_error(test, problem.test.labels)},
         "parameters": sum(np.size(leaf) for leaf in jax.tree.leaves(params)),
         "bytes": sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves((params, weights))),
         **{name: getattr(images, name) for name in ("sha256", "outputs", "levels")},
-        **{"data": images.name, "height": height, "width": width, "mean_norm": problem.K},
-        **{"train_images": len(images.train_labels), "test_images": len(images.test_labels)},
+        "data": images.name, "height": height, "width": width, "mean_norm": problem.K,
+        "train_images": len(images.train_labels), "test_images": len(images.test_labels),
         **({"classes": list(images.classes)} if images.classes else {}),
-    }
+    }  # fmt: skip
 
 
 def dev_scores(problem: Problem, logits: Array) -> dict[str, float]:

@@ -64,13 +64,13 @@ def _solve(config: ModularConfig, seed: int) -> list[Row]:
 
 RESULTS = Table(
     [
-        *(Column("seed", "seed", "d"), Column("solves", "solve", "d")),
+        Column("seed", "seed", "d"), Column("solves", "solve", "d"),
         *(Column(f"{part} %", f"{part}_accuracy", ".2f", 100) for part in ("train", "test")),
-        *(Column("circulant", "circulant", ".3f"), Column("s", "seconds", ".1f"), Column("CPU s", "cpu_seconds", ".1f")),
+        Column("circulant", "circulant", ".3f"), Column("s", "seconds", ".1f"), Column("CPU s", "cpu_seconds", ".1f"),
     ],
     rows=lambda results: [rows[-1] for rows in groups(results.rows, lambda row: row["seed"]).values()],
     note="*Circulant*: how much of the variance of the metric's block of a and b is constant along wrapped diagonals.",
-)
+)  # fmt: skip
 
 
 def _curves(results: Results) -> list[Row]:

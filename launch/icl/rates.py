@@ -53,9 +53,9 @@ def _regression(config: configs.OneStepConfig | MultiStepConfig, folder: RunFold
 
 
 _panels = {
-    **{"loss": "validation loss", "cosine": "cosine of sensitivities"},
-    **{"prediction_difference": "distance of predictions", "model_difference": "distance of sensitivities"},
-}
+    "loss": "validation loss", "cosine": "cosine of sensitivities",
+    "prediction_difference": "distance of predictions", "model_difference": "distance of sensitivities",
+}  # fmt: skip
 
 
 def _training_curves(results: Results) -> list[str]:

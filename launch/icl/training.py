@@ -335,9 +335,9 @@ def compare(ours: Predictions, theirs: Predictions) -> dict[str, Array]:
 # Tables and figures of several experiments.
 
 COLOURS = {  # distinguishable for colour-blind readers too
-    **{"gd": "#e69f00", "gd++": "#009e73", "closed_form": "#000000", "constructed": "#56b4e9"},
-    **{"trained": "#0072b2", "warm": "#cc79a7", "interpolated": "#d55e00", "ridge": "#999999"},
-}
+    "gd": "#e69f00", "gd++": "#009e73", "closed_form": "#000000", "constructed": "#56b4e9",
+    "trained": "#0072b2", "warm": "#cc79a7", "interpolated": "#d55e00", "ridge": "#999999",
+}  # fmt: skip
 LOSS = "loss (half mean square)"
 _names = {"gd": "GD", "gd++": "GD++", "closed_form": "closed form"}
 STYLES = {name: {"color": colour, "label": _names.get(name, name)} for name, colour in COLOURS.items()}
@@ -404,13 +404,13 @@ _forms = {
     ".3f": "sensitivity_own sensitivity_next sensitivity_other",
 }
 _measures = [
-    *(Column("K", _layers), Column("heads", "heads"), Column("predictor", _predictor), Column("loss", _loss_with_range)),
+    Column("K", _layers), Column("heads", "heads"), Column("predictor", _predictor), Column("loss", _loss_with_range),
     *(Column(name.replace("_", " "), name, form) for form, names in _forms.items() for name in names.split()),
     Column("η/N", lambda row: _rates(None if row.get("eta") is None else np.divide(row["eta"], row["context"]), ".4g")),
     Column("γ", lambda row: _rates(row.get("gamma"), ".3g")),
     Column("steps", lambda row: row["steps"] or None),
     Column("seconds", "seconds", ".0f"),
-]
+]  # fmt: skip
 
 
 def measures(*columns: Column, note: str = "") -> Table:

@@ -164,9 +164,9 @@ def rich_table(columns: Sequence[Column], rows: Iterable[Row], *, title: str = "
 
 
 _style: dict[Any, Any] = {
-    **{"font.size": 10, "figure.constrained_layout.use": True, "savefig.dpi": 150},
-    **{"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.alpha": 0.25},
-}
+    "font.size": 10, "figure.constrained_layout.use": True, "savefig.dpi": 150,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.alpha": 0.25,
+}  # fmt: skip
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")  # safe for colour-blind readers
 _few = 12  # points of a line with markers, and values on a log axis with one tick each
 

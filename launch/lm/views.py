@@ -46,14 +46,14 @@ def _model(row: Row) -> str:
 _test = (Column("test nats", "test_loss", ".4f"), Column("±", "test_loss_se", ".4f"))
 RESULTS = Table(
     [
-        *(Column("model", label), Column("train", "train_perplexity", ".1f"), Column("dev", "dev_perplexity", ".1f")),
+        Column("model", label), Column("train", "train_perplexity", ".1f"), Column("dev", "dev_perplexity", ".1f"),
         Column("nats", lambda row: np.log(row["dev_perplexity"]), ".4f"),
-        *(Column("bits per byte", "bits_per_byte", ".3f"), Column("word perplexity", "word_perplexity", ",.1f")),
-        *(Column("test", "test_perplexity", ".1f"), *_test, Column("fitted numbers", "scalars", "d")),
-        *(Column("held out", "held_out_perplexity", ",.1f"), Column("positions", "train_positions", ",")),
-        *(Column("MB", "bytes", ",.1f", 1e-6), Column("solve s", "solve_seconds", ".2f")),
-        *(Column("eval s", "eval_seconds", ".2f"), Column("best epoch", "best_epoch", "d")),
-        *(Column("KKT residual", "kkt_residual", ".4f"), Column("slope", "scaling_slope", ".3f")),
+        Column("bits per byte", "bits_per_byte", ".3f"), Column("word perplexity", "word_perplexity", ",.1f"),
+        Column("test", "test_perplexity", ".1f"), *_test, Column("fitted numbers", "scalars", "d"),
+        Column("held out", "held_out_perplexity", ",.1f"), Column("positions", "train_positions", ","),
+        Column("MB", "bytes", ",.1f", 1e-6), Column("solve s", "solve_seconds", ".2f"),
+        Column("eval s", "eval_seconds", ".2f"), Column("best epoch", "best_epoch", "d"),
+        Column("KKT residual", "kkt_residual", ".4f"), Column("slope", "scaling_slope", ".3f"),
         Column("spread of log Z", "log_partition_sd", ".2f"),
     ],
     note="""\
@@ -62,15 +62,15 @@ per byte* and *word perplexity* are of dev; the last two compare with other toke
 measured once, of the models that dev chose: ± is the standard error of its nats over documents. *KKT residual* is the share of
 co-occurrences that a model misplaces. The solution assumes a *slope* of 1 of mean co-occurrences by counts (Eq. 12-14), and
 partition functions that do not depend on the context (Eq. 11).""",
-)
+)  # fmt: skip
 TESTS = Table(
     [
-        *(Column("model", label), Column("file", "file"), Column("documents", "test_documents", ",")),
-        *(Column("positions", "test_positions", ","), Column("perplexity", "test_perplexity", ".1f"), *_test),
+        Column("model", label), Column("file", "file"), Column("documents", "test_documents", ","),
+        Column("positions", "test_positions", ","), Column("perplexity", "test_perplexity", ".1f"), *_test,
     ],
     lambda results: results.events("test", "method", "features", "radius", "history", "file"),
     note="The test text by file, each of which is a text of its own.",
-)
+)  # fmt: skip
 
 
 def _of_methods(lines: list[Row]) -> Sequence[Column]:

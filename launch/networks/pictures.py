@@ -320,9 +320,9 @@ def _curves(results: Results) -> list[Row]:
 
 
 _columns = [
-    *(Column("variant", "variant"), Column("steps", "steps", ",d"), Column("best rate", "learning_rate", ".3g")),
-    *(Column("train %", "train_accuracy"), Column("test %", "test_accuracy"), Column("dev loss", "dev_loss")),
-]
+    Column("variant", "variant"), Column("steps", "steps", ",d"), Column("best rate", "learning_rate", ".3g"),
+    Column("train %", "train_accuracy"), Column("test %", "test_accuracy"), Column("dev loss", "dev_loss"),
+]  # fmt: skip
 SCALES = Table(_columns, lambda results: summaries(results, group="scales"))
 BY_VALUE = pivot_table(  # of variants with a number, such as a depth
     [Column("test %", "group")],

@@ -192,16 +192,16 @@ def _transformer_row(job: Job, method: str, start: str, seed: int) -> list[Row]:
         "window_loss": min(entry["dev_loss"] for entry in result.history),
         "last_window_loss": last["dev_loss"],
         "best_step": result.best_epoch * updates,
-        **{"steps": result.epochs * updates, "batch_size": windows, "train_tokens": len(text.streams["train"])},
-        **{"trained_tokens": trained, "flops": network.flops_per_token() * trained, "seconds": result.seconds},
+        "steps": result.epochs * updates, "batch_size": windows, "train_tokens": len(text.streams["train"]),
+        "trained_tokens": trained, "flops": network.flops_per_token() * trained, "seconds": result.seconds,
         "cpu_seconds": last["cpu_seconds"],
         "tokens_per_second": trained / result.seconds,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(result.params)),
         "bytes": model.nbytes,
         "precision": precision,
-        **{"start": start, "seed": seed, "start_seconds": start_seconds},
+        "start": start, "seed": seed, "start_seconds": start_seconds,
         **text.about,
-    }
+    }  # fmt: skip
     shutil.rmtree(partial, ignore_errors=True)  # only for resuming
     return [row]
 

@@ -142,9 +142,9 @@ def train_model(
     parts = {"train": (data.train.X[few], data.train.Y[few]), "dev": data.dev, "test": data.test}
     scores = {part: score(trained, *examples) for part, examples in parts.items()}
     row = {
-        **{"name": name, "model": model, "objective": objective, "optimizer": flags.optimizer},
+        "name": name, "model": model, "objective": objective, "optimizer": flags.optimizer,
         **{f"{part}_loss": found.loss for part, found in scores.items()},
-        **{"steps": result.epochs * epoch_steps, "seconds": result.seconds, "epochs": result.epochs},
+        "steps": result.epochs * epoch_steps, "seconds": result.seconds, "epochs": result.epochs,
         "dev_perplexity": float(np.exp(scores["dev"].loss)) if softmax else None,
         "test_accuracy": scores["test"].accuracy if softmax else None,
         "best_epoch": result.best_epoch,
@@ -154,7 +154,7 @@ def train_model(
         "batch_size": batch_size,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(trained["params"])),
         **{**more, **finish(trained), **data.about},
-    }
+    }  # fmt: skip
     shutil.rmtree(partial, ignore_errors=True)  # only for resuming
     return [row]
 
