@@ -316,7 +316,7 @@ def lbfgs(task: Task, record: Record, config: Config, *, metric: bool = False) -
 
 def adam(task: Task, record: Record, config: Config) -> Points:
     """Adam on batches of 128 images, each rate falling along a cosine."""
-    size, M = min(128, len(task.H)), len(task.H)
+    size, M = min(_batch_size, len(task.H)), len(task.H)
     points: Points = {}
     for rate in config.rates:
         optimizer = optax.adam(optax.cosine_decay_schedule(rate, _passes(config) * (M // size)))
