@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 PAGES = {  # page -> its title, and the folders whose modules it has, but those of folders within that another page has
     "data": ("Text and images", ("jexplicit/data",)),
-    "counts": ("Counts", ("jexplicit/counts",)),
-    "solvers": ("Solvers of one layer, and features", ("jexplicit",)),
+    "solvers": ("Counts, solvers of one layer, and features", ("jexplicit",)),
     "lm": ("Language models", ("jexplicit/lm",)),
     "counted": ("Context mixing", ("jexplicit/lm/counted",)),
     "fits": ("Fitting language models", ("jexplicit/lm/fits",)),

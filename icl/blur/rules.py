@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from icl.blur.design import Rules, check_states
 from icl.recurrences import solve_rows
-from jexplicit.data.inputs import is_input, read_input
+from jexplicit.data.text import is_input, read_input
 from jexplicit.nn.networks import activation
 from jexplicit.runs.checks import check_key
 from jexplicit.runs.devices import full_precision

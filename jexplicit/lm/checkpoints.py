@@ -9,9 +9,9 @@ import jax
 import numpy as np
 from scipy.sparse import issparse
 
-from jexplicit.counts.pairs import Counts, SparseCounts, sparse_table
-from jexplicit.data.contexts import PAD
-from jexplicit.data.inputs import input_head, is_compressed, is_input, is_pipe, refuse_other_formats
+from jexplicit.counts import Counts, SparseCounts, sparse_table
+from jexplicit.data.streams import PAD
+from jexplicit.data.text import is_compressed, is_input, is_pipe, read_input, refuse_other_formats
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
 from jexplicit.lm.arpa import is_arpa, read_arpa, write_arpa
 from jexplicit.lm.attribution import Attribution, explain
@@ -184,7 +184,7 @@ Whoever shares the model says under which licence: the text that it was made of 
 def import_model(path: str | os.PathLike) -> TextModel:
     """The model of a file of `TextModel.save`, or of any ARPA file."""
     path = local_path(path)
-    refuse_other_formats(path, head := input_head(path))
+    refuse_other_formats(path, head := read_input(path, 512))
     if head[8:10] != b'{"' and (is_arpa(path) or b"\\data\\" in head):
         model, tokenizer = read_arpa(path)
         return TextModel(model, tokenizer, {"method": "ngram", "features": "none", "radius": model.radius, "history": "none"})

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 import tyro
 from rich.markup import escape
 
-from jexplicit.data.corpora import Unit
-from jexplicit.data.inputs import is_input
+from jexplicit.data.text import Unit, is_input
 from jexplicit.lm.core.names import Features, History, Method
 from jexplicit.runs.bounds import NonNegativeInt, PositiveInt, check_bounds, config_of, refuses
 from jexplicit.runs.files import check_experiment, experiment_of, local_path, read_config
@@ -390,7 +389,7 @@ class Images:
 
     data: str = "digits"
     """Image data set. digits: the 8x8 digits of scikit-learn. mnist, fashion_mnist, or any name: the files in --data-dir. A
-    path, such as ./shapes or mnist.npz: the files there. tfds:NAME or tfds:DIR: a data set of TensorFlow Datasets."""
+    path, such as ./shapes or mnist.npz: the files there."""
     data_dir: str | None = None
     """Folder or file of images, which become grey. It is a folder of train/LABEL and test/LABEL, or of LABEL alone; a folder of
     idx files with MNIST's file names, gzipped or not; or an .npz file with the arrays x_train, y_train, x_test, y_test.
@@ -428,8 +427,7 @@ class Text(Reading, Files):
 
     tokenizer: str = "bpe"
     """Kind of tokens: bpe, word, char, or the FILE of a tokenizer. bpe: subwords. word: words between white space. char:
-    characters. Or FILE, an existing tokenizer: another run's folder or its tokenizer.model, any SentencePiece model, or a
-    Hugging Face tokenizer.json."""
+    characters. Or FILE, an existing tokenizer: another run's folder or its tokenizer.model, or any SentencePiece model."""
     vocab_size: PositiveInt | None = None
     """Vocabulary size, <pad> and <unk> included. Default: 4098 = 2^12 + 2; with --tokenizer char, every character."""
 

@@ -24,12 +24,12 @@ TRANSFORMER = f"networks transformer-lm {TRAIN} --window 32 --width 8 --layers 1
 # command line | part of the message; {names} are files and folders of the fixture
 SECOND = "--coordinator localhost:1 --num-processes 2 --process-id 1"
 LINES = f"""
-lm --train {{text}} --corpus tfds:x | --train with --corpus tfds:x: give one of the two
+lm --train {{text}} --corpus shards:x | --train with --corpus shards:x: give one of the two
 lm --corpus shards:{{tmp}} --tokenizer word | --tokenizer with --corpus shards:
 lm --corpus shards:{{tmp}} --limit 30 | give these flags to launch.shards
 lm --corpus shards:nowhere --methods cold | --methods cold with --corpus shards:DIR: use --methods unigram bigram explicit ngram
 lm --corpus shards:nowhere | nowhere/tokenizer.model: choose bpe
-lm --corpus books | choose docs, text, shards:DIR or tfds:NAME
+lm --corpus books | choose docs, text or shards:DIR
 lm --corpus text | --corpus text without --train
 lm --dev {{text}} | dev files go with --train
 lm {TRAIN} --radius 500 | --radius 500: the longest document has 6 tokens

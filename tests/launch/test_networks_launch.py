@@ -11,8 +11,8 @@ import optax
 import pytest
 from run_folders import folder, interrupt_training, interrupted, made, main, rows, without_costs
 
-from jexplicit.data.corpora import split_documents
 from jexplicit.data.images import read_images
+from jexplicit.data.text import split_documents
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.generation import next_token
 from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step, variables_of

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jexplicit.data.contexts import PAD
+from jexplicit.data.streams import PAD
 from jexplicit.nn.networks import init_variables, initial_state, training_step
 from jexplicit.nn.sequences import (
     Transformer,

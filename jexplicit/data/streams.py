@@ -1,31 +1,186 @@
-"""A token stream in files, tokenised once: shards, which are read in windows.
+"""Token streams: contexts, documents held out, and files that are read in windows.
 
-The concatenated files of a folder are the stream `<pad> d_1 <pad> ... d_n <pad>`, in the smallest unsigned integer type for the
-vocabulary, little-endian. `index.json` lists them with tokens and a checksum of each. A file begins at a document.
+A stream is one array of token ids, `<pad> d_1 <pad> d_2 <pad> ... <pad> d_n <pad>`: the k-th context token of a position is the
+token k places back, or `<pad>` if a nearer one is `<pad>`. A target `<pad>` is a prediction only if document ends are modelled.
 """
 
 import hashlib
 import json
 import os
-import sys
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from jaxtyping import Int, Integer
 
-from jexplicit.data.contexts import PAD, Stream
-from jexplicit.data.corpora import Corpus, Overlap, TextSizes, overlap, text_sizes
-from jexplicit.data.tokenizers import Progress, Tokenizer, encode_batches, encode_documents, make_tokenizer
+from jexplicit.data.text import Corpus, Overlap, TextSizes, overlap, text_sizes
+from jexplicit.data.tokenizers import PAD, Progress, Tokenizer, encode_batches, encode_documents, make_tokenizer
 from jexplicit.runs.files import file_inside, local_path, parse_json, refuse_errors, write_json, write_whole
 
 _INDEX, _SIZES, _LAYOUT = "index.json", "sizes.json", 1
-_AGAIN, _damaged = "write the shards again", (OSError, ValueError, KeyError, TypeError, AttributeError)
+_AGAIN = "write the shards again"
 _shard_tokens = 1 << 26  # 128 MB of uint16
 _block = 1 << 24  # tokens looked at together
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """Token ids `<pad> d_1 <pad> ... d_n <pad>`: an array, memory map or `Shards`."""
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, where: slice, /) -> np.ndarray: ...
+
+
+def check_radius(K: int) -> None:
+    """Refuse K < 1."""
+    if K < 1:
+        raise ValueError(f"radius K = {K}: a context needs at least one token; use K >= 1")
+
+
+def check_stream(stream: Stream) -> None:
+    """Refuse anything but `<pad> document <pad> ... <pad>` in integers."""
+    if not hasattr(stream, "dtype"):
+        raise ValueError(f"a {type(stream).__name__} as token stream: pass an array, numpy.array(ids)")
+    shape = getattr(stream, "shape", (len(stream),))
+    whole = np.issubdtype(stream.dtype, np.integer) and len(shape) == 1 and len(stream) >= 3
+    if not whole or stream[:1][0] != PAD or stream[len(stream) - 1 :][0] != PAD:
+        remedy = "with at least one token; build it with jexplicit.data.tokenizers.encode_documents"
+        raise ValueError(
+            f"a {stream.dtype} token stream of shape {shape} that is not `<pad> document <pad> ... <pad>` in integers, {remedy}"
+        )
+
+
+def context_columns(x: Any, K: int) -> list[Any]:
+    """The K context tokens of each position of `x[K:]`, of NumPy or JAX."""
+    xp = x.__array_namespace__()
+    columns = [x[K - 1 : -1]]
+    for k in range(2, K + 1):
+        columns.append(xp.where(columns[-1] == PAD, PAD, x[K - k : -k]))
+    return columns
+
+
+def with_leading_pads(stream: np.ndarray, K: int) -> np.ndarray:
+    """The stream preceded by K - 1 pads, for its first contexts."""
+    check_radius(K)
+    check_stream(stream)
+    return np.concatenate([np.full(K - 1, PAD, stream.dtype), stream])
+
+
+def check_token_ids(ids: np.ndarray, N: int, where_and_remedy: str = "") -> None:
+    """Refuse token ids outside 0 .. N - 1, with a remedy."""
+    lowest, highest = int(ids.min(initial=0)), int(ids.max(initial=0))
+    if lowest < 0 or highest >= N:
+        where = where_and_remedy or f"in a vocabulary of {N}: ids are 0 .. N - 1; pass the tokenizer's vocab_size"
+        raise ValueError(f"token id {lowest if lowest < 0 else highest} {where}")
+
+
+def pad_to(ids: np.ndarray, length: int, value: int) -> Int[np.ndarray, "length ..."]:
+    """Ids in int32, padded with a value to a fixed length."""
+    longer = np.full((length, *ids.shape[1:]), value, np.int32)
+    longer[: len(ids)] = ids
+    return longer
+
+
+def contexts(stream: np.ndarray, K: int, *, eos: bool = False) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
+    """Contexts X and targets Y of every prediction in a stream.
+
+    X is [M, K] with the nearest token first, and Y [M]; eos: whether the `<pad>` after each document is a prediction.
+
+    >>> X, Y = contexts(np.array([0, 5, 6, 0, 7, 0]), 2)
+    >>> X.tolist(), Y.tolist()
+    ([[0, 0], [5, 0], [0, 0]], [5, 6, 7])
+    """
+    return window_contexts(with_leading_pads(stream, K), K, eos=eos)
+
+
+def window_contexts(
+    window: np.ndarray, K: int, *, eos: bool = False
+) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
+    """Contexts and targets of `window[K:]`; the first K tokens are context."""
+    Y = window[K:]
+    predicted = slice(None) if eos else Y != PAD
+    return np.stack([c[predicted] for c in context_columns(window, K)], axis=1), Y[predicted]
+
+
+def distinct_contexts(
+    X: Integer[np.ndarray, "M K"], times: Integer[np.ndarray, " M"] | None = None, *, ordered: bool = True
+) -> tuple[Integer[np.ndarray, "u K"], Int[np.ndarray, " u"]]:
+    """The distinct contexts and their counts: partition functions are computed once for each.
+
+    times: [M] multiplicity of each row of X; default, 1. ordered: whether the order of the tokens matters (not for Sum).
+    """
+    columns, n = distinct_rows(list((X if ordered else np.sort(X, axis=1)).T), times)
+    return np.stack(columns, axis=1), n
+
+
+def distinct_rows(
+    columns: Sequence[Integer[np.ndarray, " M"]], times: Integer[np.ndarray, " M"] | None = None
+) -> tuple[list[Integer[np.ndarray, " u"]], Int[np.ndarray, " u"]]:
+    """The distinct rows of columns, sorted, and their counts."""
+    order = np.lexsort(columns[::-1])
+    columns = [column[order] for column in columns]
+    begins = np.ones(len(order), bool)
+    begins[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    first = np.flatnonzero(begins)
+    n = np.diff(first, append=len(order)) if times is None else np.add.reduceat(times[order], first)
+    return [column[first] for column in columns], n.astype(np.int64)
+
+
+def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: int = 100) -> tuple[np.ndarray, np.ndarray]:
+    """Hold whole documents out of a stream, in blocks spread evenly.
+
+    Neighbouring documents are similar: a single held-out document would be more predictable than new text, and a single block
+    would be from one source only. Documents more than twice as long as the held-out text stay if there is a shorter one. Of a
+    single document the last part is held out, and the pairs across the boundary are in neither stream.
+
+    positions: approximate number of tokens to hold out; most: approximate upper bound on the share of the stream; blocks: their
+    approximate number, fewer for long documents. Returns the remaining and the held-out documents, as streams.
+    """
+    if positions < 1 or most <= 0 or blocks < 1:
+        raise ValueError(f"{positions} positions, at most a share of {most}, in {blocks} blocks: all must be above 0")
+    pads = np.flatnonzero(stream == PAD)
+    lengths = np.diff(pads)  # of documents, including their final <pad>
+    share = min(positions / len(stream), most)
+    if len(lengths) < 2:
+        cut = len(stream) - 1 - max(1, round(share * len(stream)))
+        if cut < 2:
+            raise ValueError(f"a text of {len(stream) - 2} token(s): too short to hold out a part; use a longer text")
+        return np.append(stream[:cut], stream[:1]), np.concatenate([stream[:1], stream[cut:]])
+    wanted = share * len(stream)
+    gap = (1 - share) * wanted / blocks  # deficit of held-out tokens that starts a block; it grows by the block's own share
+    chosen, owed, holding = np.zeros(len(lengths), bool), gap / 2, False
+    for d, length in enumerate(lengths):
+        owed += share * length
+        holding = length <= wanted + owed and owed >= (length / 2 if holding else gap)
+        if holding:
+            chosen[d], owed = True, owed - length
+    if 2 * lengths[chosen].sum() < wanted or chosen.all():  # long documents: hold out the one of nearest size
+        misfit = np.where(2 * lengths > len(stream), np.inf, np.abs(np.log(lengths / wanted)))
+        chosen[:] = np.arange(len(lengths)) == np.argmin(misfit)
+    of_token = np.repeat(chosen, lengths)
+    first, others = stream[:1], stream[1:]
+    return np.concatenate([first, others[~of_token]]), np.concatenate([first, others[of_token]])
+
+
+def cut_documents(stream: np.ndarray, longest: int) -> np.ndarray:
+    """The same text with long documents split to `longest` tokens."""
+    pads = np.flatnonzero(stream == PAD)
+    lengths = np.diff(pads) - 1
+    pieces = np.maximum(1, -(-lengths // longest))
+    document = np.repeat(np.arange(len(lengths)), pieces - 1)
+    nth = np.arange(len(document)) - np.repeat(np.cumsum(pieces - 1) - (pieces - 1), pieces - 1) + 1
+    return np.insert(stream, pads[document] + 1 + nth * lengths[document] // pieces[document], PAD)
+
+
+# Streams in files
 
 
 class TokenizedCorpus(NamedTuple):
@@ -50,9 +205,9 @@ def tokenize_corpus(
 ) -> TokenizedCorpus:
     """The streams of a corpus; `tokenizer`: a kind to train, or one."""
     tokenizer, M = make_tokenizer(tokenizer, corpus.train, vocab_size), len(corpus.train)
-    told, in_all = progress or (lambda done, total: None), M + len(corpus.dev)
-    train = encode_documents(tokenizer, corpus.train, progress=lambda done, _: told(done, in_all))
-    dev = encode_documents(tokenizer, corpus.dev, progress=lambda done, _: told(M + done, in_all))
+    told, total = progress or (lambda done, total: None), M + len(corpus.dev)
+    train = encode_documents(tokenizer, corpus.train, progress=lambda done, _: told(done, total))
+    dev = encode_documents(tokenizer, corpus.dev, progress=lambda done, _: told(M + done, total))
     return TokenizedCorpus(tokenizer, train, dev, text_sizes(corpus.dev), overlap(corpus.dev, corpus.train))
 
 
@@ -105,7 +260,7 @@ class Shards:
         for _, shard in self._overlapping(first, len(self) if last is None else last):
             crc = 0
             for start in range(0, shard.tokens, _block):
-                crc = zlib.crc32(_little_endian(self._read(shard, start, start + _block)).data, crc)
+                crc = zlib.crc32(_stored(self._read(shard, start, start + _block)), crc)
             if crc != shard.crc32:
                 path, found = self.folder / shard.file, f"CRC-32 {crc:08x}, written {shard.crc32:08x}"
                 raise ValueError(f"shard {path} is damaged ({found}): {_AGAIN}")
@@ -172,14 +327,15 @@ def write_shards(
 
 def write_shard(folder: str | os.PathLike, number: int, tokens: np.ndarray, *, documents: int) -> Shard:
     """Write one file of a stream atomically: whole documents, each with its `<pad>`."""
-    data = _little_endian(tokens).tobytes()
+    data = _stored(tokens)
     shard = Shard(f"{number:05}.tokens", len(tokens), documents, zlib.crc32(data))
     write_whole(local_path(folder) / shard.file, lambda file: file.write(data))
     return shard
 
 
-def _little_endian(tokens: np.ndarray) -> np.ndarray:
-    return tokens.byteswap() if sys.byteorder == "big" else tokens
+def _stored(tokens: np.ndarray) -> bytes:
+    """Little-endian bytes."""
+    return tokens.astype(tokens.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def write_index(
@@ -216,17 +372,12 @@ def read_sizes(folder: Path) -> TextSizes | None:
         return TextSizes(**parse_json(path.read_bytes())) if path.exists() else None
 
 
-def count_tokens(stream: Stream) -> int:
-    """Number of tokens of a stream without `<pad>`, read a window at a time."""
-    return sum(int(np.count_nonzero(stream[start : start + _block])) for start in range(0, len(stream), _block))
-
-
 def _read_index(folder: Path) -> dict[str, Any] | None:
     """The index of a folder, its shards as such; None where there is none."""
     path = folder / _INDEX
     if not path.exists():
         return None
-    with refuse_errors(f"index {path} is damaged or of another version", _AGAIN, *_damaged):
+    with refuse_errors(f"index {path} is damaged or of another version", _AGAIN):
         index = parse_json(path.read_bytes())
         if index.pop("crc32") != _crc32_of(index):
             raise ValueError("its checksum is another")
