@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jexplicit.counts import SparseCounts, merge_counts, sum_tables, window_pairs, write_table, write_tables_index
+from jexplicit.counts import SparseCounts, merge_counts, sum_tables, window_pairs, write_tables
 from jexplicit.data.streams import Shard, write_index, write_shard
 from jexplicit.data.tokenizers import PAD, Tokenizer, encode_batches, encode_documents
 from jexplicit.runs.files import local_path
@@ -65,7 +65,6 @@ def ingest(
     from apache_beam.options.pipeline_options import PipelineOptions  # pyright: ignore[reportMissingImports]
 
     out = local_path(out)
-    table_files = out / "counts"
     if runner == "DirectRunner":  # would first download another engine
         runner = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
     flags = PipelineOptions([f"--runner={runner}", *options])
@@ -79,9 +78,16 @@ def ingest(
         tables = written | "Tables" >> beam.FlatMap(lambda part: [(k, (C,)) for k, C in enumerate(part[2], 1)])
         # tables of one offset are merged in the worker before they are sent, and again where they arrive
         summed = tables | "Sum" >> beam.CombinePerKey(lambda parts: merge_counts(*parts))
-        done = summed | "Write the tables" >> beam.MapTuple(lambda k, C: write_table(table_files, k, C[0]))
-        index = {"radius": radius, "tokenizer": tokenizer.sha256}
-        _ = done | beam.combiners.ToList() | "Index" >> beam.Map(lambda _: write_tables_index(table_files, **index))
+        _ = (
+            summed
+            | beam.combiners.ToDict()
+            | "Write the tables"
+            >> beam.Map(
+                lambda found: write_tables(
+                    out / "counts", tuple(found[k][0] for k in sorted(found)), tokenizer=tokenizer.sha256
+                )
+            )
+        )
 
 
 def check_beam() -> None:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int, Integer
 from scipy.sparse import csr_array
@@ -38,7 +37,7 @@ from jexplicit.runs.devices import (
     part_of_process,
     sum_over_processes,
 )
-from jexplicit.runs.files import local_path, parse_json, refuse_errors, write_json, write_whole
+from jexplicit.runs.files import local_path, refuse_errors, write_whole
 
 Counts = tuple[Integer[np.ndarray, "N N"], ...]
 """C_1 .. C_K on the host: int32, or int64 once a cell could pass 2^31. Column PAD counts the ends of documents."""
@@ -47,7 +46,7 @@ SparseCounts = tuple[csr_array, ...]
 """The same with sorted columns in every row; `toarray` makes a table dense."""
 
 INT32_CELLS = 2**31
-_INDEX, _LAYOUT = "index.json", 3
+_TABLES, _LAYOUT, _CSR = "tables.npz", 4, ("data", "indices", "indptr")
 _chunk_positions = 1 << 18  # on a CPU; amortises the dispatch, and the block (0.5 MB of uint16) still fits the L2 cache
 _chunk_elsewhere = 1 << 22
 _least_chunk = 1 << 10
@@ -102,13 +101,13 @@ def count(
     each = max(_least_chunk, -(-(last - first) // mesh.size))
     chunk = min(chunk, 1 << (each - 1).bit_length())  # few sizes are compiled
     D, span, sharding = mesh.size, chunk * mesh.size, NamedSharding(mesh, PartitionSpec(AXIS))
-    total: list[np.ndarray] = []  # on the host
+    total: Counts = ()  # on the host
     tables: list[jax.Array] = []  # on devices
     counted, unmerged = None, 0
     for window in windows(stream, first, last, radius=K, span=span, progress=progress):
         check_token_ids(window, N)
         if unmerged + span >= INT32_CELLS:  # no cell can have passed 2^31 yet
-            total, unmerged = _merged(total, tables, N), 0
+            total, unmerged = merge_counts(total, _on_host(tables, N)), 0
         if not tables:  # flat: with an axis of devices a TPU would copy them
             tables = [jnp.zeros(D * N**2, jnp.int32, device=sharding) for _ in range(K)]
         padded = np.pad(window, (0, span + K - len(window)))  # a block of K + chunk tokens for each device
@@ -119,8 +118,8 @@ def count(
         [*tables], counted = counting_step(mesh, K, N)(tuple(tables), *placed)
         jax.block_until_ready(before)  # the window before: more than two at a time would fill the memory
         unmerged += span
-    merged = _merged(total, tables, N) or [np.zeros((N, N), np.int32)] * K  # of a process without a position
-    return sum_over_processes(tuple(merged))
+    total = merge_counts(total, _on_host(tables, N)) or (np.zeros((N, N), np.int32),) * K  # of a process without a position
+    return sum_over_processes(total)
 
 
 @functools.cache
@@ -141,23 +140,18 @@ def counting_step(mesh: Mesh, K: int, N: int):
     return jax.jit(jax.shard_map(add, mesh=mesh, in_specs=(shard, shard, shard), out_specs=shard), donate_argnums=0)
 
 
-def _reduce(table: jax.Array, N: int) -> np.ndarray:
-    """One table of all devices together, on the host."""
-    return np.asarray(table if len(table) == N * N else _sum_devices(table, N * N)).reshape(N, N)
-
-
 @functools.partial(jax.jit, static_argnums=1)
 def _sum_devices(table: jax.Array, cells: int) -> jax.Array:
     return table.reshape(-1, cells).sum(axis=0, dtype=jnp.int32)
 
 
-def _merged(total: list[np.ndarray], tables: list[jax.Array], N: int) -> list[np.ndarray]:
-    """The devices' tables added to the host's, offset by offset; both lists end empty."""
-    merged = []
+def _on_host(tables: list[jax.Array], N: int) -> Counts:
+    """The tables of all devices together; each is freed before the next is fetched."""
+    counts = []
     while tables:
-        counted = _reduce(tables.pop(0), N)
-        merged.append(_add_tables(total.pop(0), counted) if total else counted)
-    return merged or total
+        table = tables.pop(0)
+        counts.append(np.asarray(table if len(table) == N * N else _sum_devices(table, N * N)).reshape(N, N))
+    return tuple(counts)
 
 
 def _own_part(stream: Stream, K: int) -> tuple[int, int]:
@@ -231,7 +225,7 @@ def count_sparse(stream: Stream, *, radius: int, vocab_size: int, progress: Prog
 def counted_radius(counts: Counts | SparseCounts, radius: int | None) -> int:
     """The radius to use of valid counts; default, all counted offsets."""
     if not len(counts):
-        raise ValueError("no counts: count a text first, with jexplicit.counts.pairs.count")
+        raise ValueError("no counts: count a text first, with jexplicit.count")
     K = len(counts) if radius is None else radius
     if not 1 <= K <= len(counts):
         remedy = f"count with a radius of at least {radius}" if K > 0 else "use a radius of at least 1"
@@ -299,40 +293,32 @@ def _add_tables(x: Any, y: Any) -> Any:
 
 
 def sparse_table(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, *, vocab_size: int | None = None) -> csr_array:
-    """A table of sorted CSR arrays in small types; vocab_size: columns, default square."""
-    index_type, rows = np.int32 if len(indices) < 2**31 else np.int64, len(indptr) - 1
-    parts = (data, indices.astype(index_type, copy=False), indptr.astype(index_type, copy=False))
-    return csr_array(parts, shape=(rows, vocab_size or rows))
+    """A table of sorted CSR arrays; vocab_size: columns, default square."""
+    rows = len(indptr) - 1
+    return csr_array((data, indices, indptr), shape=(rows, vocab_size or rows))
 
 
-def write_table(folder: str | os.PathLike, k: int, C: csr_array) -> None:
-    """Write C_k as `offset_k.npz`, which `scipy.sparse.load_npz` reads, too."""
-    write_whole(local_path(folder) / f"offset_{k}.npz", lambda file: scipy.sparse.save_npz(file, C))
-
-
-def write_tables_index(folder: str | os.PathLike, *, radius: int, tokenizer: str = "") -> None:
-    """Write the index of the files of tables, after all of them."""
-    write_json(local_path(folder) / _INDEX, {"layout": _LAYOUT, "radius": radius, "tokenizer": tokenizer})
+def write_tables(folder: str | os.PathLike, counts: SparseCounts, *, tokenizer: str = "") -> None:
+    """Write the counts of a text, with the hash of its tokenizer."""
+    arrays = {f"{part}_{k}": getattr(C, part) for k, C in enumerate(counts, 1) for part in _CSR}
+    about = {"layout": _LAYOUT, "radius": len(counts), "tokenizer": tokenizer}
+    write_whole(local_path(folder) / _TABLES, lambda file: np.savez(file, **arrays, **about))
 
 
 def read_tables(folder: str | os.PathLike, *, tokenizer: str | None = None) -> SparseCounts:
-    """The counts that `write_tables_index` completed, of a tokenizer (its hash)."""
-    path, again, tables = local_path(folder) / _INDEX, "count again", []
+    """The counts of `write_tables`, of a tokenizer (its hash)."""
+    path = local_path(folder) / _TABLES
     if not path.exists():
         raise ValueError(f"{folder} holds no whole counts: write them with launch.beam")
-    with refuse_errors(f"index {path} is damaged or of another version", again):
-        index = parse_json(path.read_bytes())
-        radius, of_tokenizer = index["radius"], index["tokenizer"]
-        if index["layout"] != _LAYOUT or not isinstance(radius, int) or radius < 1:
-            raise ValueError(f"layout {index['layout']}")
-    if tokenizer not in (None, of_tokenizer):
+    refusing = refuse_errors(f"{path} is damaged or of another version", "count again")
+    with refusing, open(path, "rb") as file, np.load(file) as stored:
+        if stored["layout"] != _LAYOUT:
+            raise ValueError(f"layout {stored['layout']}")
+        tables = tuple(sparse_table(*(stored[f"{part}_{k + 1}"] for part in _CSR)) for k in range(stored["radius"]))
+        found = stored["tokenizer"].item()
+    if tokenizer not in (None, found):
         raise ValueError(f"{folder} holds counts of another tokenizer: count again with this one")
-    for k in range(1, radius + 1):
-        file = path.with_name(f"offset_{k}.npz")
-        with refuse_errors(f"counts {file} are missing or damaged", again), open(file, "rb") as opened:
-            C = scipy.sparse.load_npz(opened)
-            tables.append(sparse_table(C.data, C.indices, C.indptr))
-    return tuple(tables)
+    return tables
 
 
 # Contexts of several tokens

@@ -23,7 +23,7 @@ from tables import refuse
 
 import jexplicit
 from jexplicit import evaluate, load_model
-from jexplicit.counts import count_sparse, merge_counts, write_table, write_tables_index
+from jexplicit.counts import count_sparse, merge_counts, write_tables
 from jexplicit.data import encode_documents
 from jexplicit.data.streams import read_shards
 from jexplicit.data.text import Corpus, text_corpus
@@ -378,9 +378,7 @@ def test_counts_beside_the_shards_are_taken_and_another_tokenizer_is_refused(tmp
     counts = merge_counts(*(count_sparse(part, radius=2, vocab_size=N) for part in (stream[: middle + 1], stream[middle:])))
     beside = linked(tmp_path / "shards")
     (beside / "counts").mkdir()
-    for k, C in enumerate(counts, 1):
-        write_table(beside / "counts", k, C)
-    write_tables_index(beside / "counts", radius=2, tokenizer=tokenizer.sha256)
+    write_tables(beside / "counts", counts, tokenizer=tokenizer.sha256)
     line = f"lm --corpus shards:{beside} --tables sparse {FLAGS}"
     assert main(line, tmp_path / "run") == 0
     found = [row["dev_perplexity"] for row in rows(tmp_path / "run")]
