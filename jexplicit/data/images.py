@@ -23,8 +23,7 @@ from jexplicit.runs.files import local_path, refuse_errors
 FILES = {"train_images": "train-images-idx3-ubyte", "train_labels": "train-labels-idx1-ubyte"}
 FILES |= {"test_images": "t10k-images-idx3-ubyte", "test_labels": "t10k-labels-idx1-ubyte"}
 """MNIST's published names of idx files; each may also end in .gz."""
-KEYS = dict(zip(FILES, ("x_train", "y_train", "x_test", "y_test"), strict=True))
-"""Names of arrays in an .npz file, as in Keras."""
+_keys = ("x_train", "y_train", "x_test", "y_test")  # of arrays in an .npz file, as in Keras
 
 _train_digits = 1437  # the last 360 of the 8x8 digits are from other writers
 _most_classes, _largest_side = 256, 1024  # labels are bytes; pixels of resize=N
@@ -175,9 +174,9 @@ def read_parts(path: str | os.PathLike, resize: int | None = None, seed: int = 0
     path = local_path(path)
     if path.suffix.lower() == ".npz":
         arrays, remedy = _load(path), "save images as x_train and x_test, labels as y_train and y_test"
-        if missing := [key for key in KEYS.values() if key not in arrays]:
+        if missing := [key for key in _keys if key not in arrays]:
             raise ValueError(f"{path} holds {', '.join(arrays) or 'no array'} and no {', '.join(missing)}: {remedy}")
-        found = ((_grey_bytes if key[0] == "x" else _label_bytes)(arrays[key], f"{path}: {key}") for key in KEYS.values())
+        found = ((_grey_bytes if key[0] == "x" else _label_bytes)(arrays[key], f"{path}: {key}") for key in _keys)
         return Images._make([path.stem, *found, 256, ()])
     inside = {file.name.lower(): file for file in (sorted(path.iterdir()) if path.is_dir() else [])}
     idx = any(name.startswith(tuple(FILES.values())) for name in inside)
@@ -212,12 +211,9 @@ def _read_idx(path: str | os.PathLike, dimensions: int) -> UInt8[np.ndarray, "..
 
 def _load(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npy or .npz file."""
-    with open_input(path) as file, refuse_errors(f"{path} cannot be read", "write it again, with numbers only"):
+    with open_input(path) as file, refuse_errors(f"{path} cannot be read", "write it again, as arrays of numbers"):
         content: Any = np.load(file, allow_pickle=False)
-        arrays = {"": content} if isinstance(content, np.ndarray) else {key: content[key] for key in content.files}
-    if other := [key for key, array in arrays.items() if not isinstance(array, np.ndarray)]:
-        raise ValueError(f"{path} holds {other[0]}, which is no array: write it again, np.savez(file, x_train=..., ...)")
-    return arrays
+        return {"": content} if isinstance(content, np.ndarray) else {key: content[key][()] for key in content.files}
 
 
 def _grey_bytes(X: np.ndarray, name: str, levels: int = 256) -> UInt8[np.ndarray, "M height width"]:
@@ -263,6 +259,19 @@ def read_grey_images(
         for n in bytes_at:
             found[n] = found[n][0], ((levels - 1) / 255 * found[n][1]).round().astype(np.uint8)
     return found
+
+
+def _images_in(path: Path, levels: int) -> np.ndarray:
+    """The images in a file of arrays."""
+    if "-ubyte" in path.name.lower():
+        return _read_idx(path, 3)
+    if path.suffix.lower() not in (".npy", ".npz"):
+        raise ValueError(f"{path} is no file of images: name images, folders of them, .npy, .npz or idx files (*-idx3-ubyte)")
+    arrays = _load(path)
+    X = arrays.get("x_test", next(iter(arrays.values()), None) if len(arrays) == 1 else None)
+    if not isinstance(X, np.ndarray):
+        raise ValueError(f"{path} holds {', '.join(arrays) or 'no array'}: save the images alone, or as x_test")
+    return _grey_bytes(X[None] if X.ndim == 2 else X, str(path), levels)
 
 
 def size(shape: Sequence[int]) -> str:
@@ -338,17 +347,3 @@ def _subfolders(folder: Path) -> list[str]:
     if not names:
         raise ValueError(f"{folder} holds no folder: put the images there as {folder}/LABEL/*")
     return sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)
-
-
-def _images_in(path: Path, levels: int) -> np.ndarray:
-    """The images in a file of arrays."""
-    if path.suffix.lower() in (".npy", ".npz"):
-        arrays = _load(path)
-        key = "x_test" if "x_test" in arrays else next(iter(arrays), "")
-        if len(arrays) > 1 and key != "x_test" or not arrays:
-            raise ValueError(f"{path} holds {', '.join(arrays) or 'no array'}: save the images alone, or as x_test")
-        X = arrays[key]
-        return _grey_bytes(X[None] if X.ndim == 2 else X, str(path), levels)
-    if "-ubyte" in path.name.lower():
-        return _read_idx(path, 3)
-    raise ValueError(f"{path} is no file of images: name images, folders of them, .npy, .npz or idx files (*-idx3-ubyte)")

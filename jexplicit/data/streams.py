@@ -24,7 +24,6 @@ from jexplicit.runs.files import file_inside, local_path, parse_json, refuse_err
 _INDEX, _SIZES, _LAYOUT = "index.json", "sizes.json", 1
 _AGAIN = "write the shards again"
 _shard_tokens = 1 << 26  # 128 MB of uint16
-_block = 1 << 24  # tokens looked at together
 
 
 @runtime_checkable
@@ -52,10 +51,8 @@ def check_stream(stream: Stream) -> None:
     shape = getattr(stream, "shape", (len(stream),))
     whole = np.issubdtype(stream.dtype, np.integer) and len(shape) == 1 and len(stream) >= 3
     if not whole or stream[:1][0] != PAD or stream[len(stream) - 1 :][0] != PAD:
-        remedy = "with at least one token; build it with jexplicit.data.tokenizers.encode_documents"
-        raise ValueError(
-            f"a {stream.dtype} token stream of shape {shape} that is not `<pad> document <pad> ... <pad>` in integers, {remedy}"
-        )
+        found = f"a {stream.dtype} token stream of shape {shape}"
+        raise ValueError(f"{found}, not `<pad> document <pad>` in integers: build it with jexplicit.data.encode_documents")
 
 
 def context_columns(x: Any, K: int) -> list[Any]:
@@ -113,9 +110,9 @@ def window_contexts(
 def distinct_contexts(
     X: Integer[np.ndarray, "M K"], times: Integer[np.ndarray, " M"] | None = None, *, ordered: bool = True
 ) -> tuple[Integer[np.ndarray, "u K"], Int[np.ndarray, " u"]]:
-    """The distinct contexts and their counts: partition functions are computed once for each.
+    """The distinct contexts, and how often each stands, given times per row.
 
-    times: [M] multiplicity of each row of X; default, 1. ordered: whether the order of the tokens matters (not for Sum).
+    ordered: whether the order of the tokens matters (not for Sum).
     """
     columns, n = distinct_rows(list((X if ordered else np.sort(X, axis=1)).T), times)
     return np.stack(columns, axis=1), n
@@ -135,14 +132,10 @@ def distinct_rows(
 
 
 def hold_out(stream: np.ndarray, *, positions: int, most: float = 0.1, blocks: int = 100) -> tuple[np.ndarray, np.ndarray]:
-    """Hold whole documents out of a stream, in blocks spread evenly.
+    """Hold about `positions` tokens out of a stream: the rest, and whole documents.
 
-    Neighbouring documents are similar: a single held-out document would be more predictable than new text, and a single block
-    would be from one source only. Documents more than twice as long as the held-out text stay if there is a shorter one. Of a
-    single document the last part is held out, and the pairs across the boundary are in neither stream.
-
-    positions: approximate number of tokens to hold out; most: approximate upper bound on the share of the stream; blocks: their
-    approximate number, fewer for long documents. Returns the remaining and the held-out documents, as streams.
+    Neighbours are similar, so blocks of them are held out, and sources differ, so blocks are spread evenly. Documents more than
+    twice as long as the held-out text stay if there is a shorter one. Of a single document the end is held out.
     """
     if positions < 1 or most <= 0 or blocks < 1:
         raise ValueError(f"{positions} positions, at most a share of {most}, in {blocks} blocks: all must be above 0")
@@ -224,14 +217,19 @@ class Shard(NamedTuple):
 class Shards:
     """A token stream in a folder, sliced like an array, read lazily.
 
-    dtype: of the tokens. vocab_size: N. tokenizer: hash of the tokenizer of the ids, or empty. shards: the files, in order.
+    vocab_size: N. tokenizer: hash of the tokenizer of the ids, or empty. shards: the files, in order, maybe not yet all.
     """
 
     folder: Path
-    dtype: np.dtype
     vocab_size: int
     tokenizer: str
     shards: tuple[Shard, ...]
+    complete: bool = True
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The smallest unsigned type for the vocabulary."""
+        return np.dtype(np.min_scalar_type(self.vocab_size - 1))
 
     def __len__(self) -> int:
         return sum(shard.tokens for shard in self.shards)
@@ -258,10 +256,7 @@ class Shards:
     def verify(self, first: int = 0, last: int | None = None) -> None:
         """Compare the files of tokens first .. last - 1 with their checksums."""
         for _, shard in self._overlapping(first, len(self) if last is None else last):
-            crc = 0
-            for start in range(0, shard.tokens, _block):
-                crc = zlib.crc32(_stored(self._read(shard, start, start + _block)), crc)
-            if crc != shard.crc32:
+            if (crc := zlib.crc32(_stored(self._read(shard, 0, shard.tokens)))) != shard.crc32:
                 path, found = self.folder / shard.file, f"CRC-32 {crc:08x}, written {shard.crc32:08x}"
                 raise ValueError(f"shard {path} is damaged ({found}): {_AGAIN}")
 
@@ -294,16 +289,14 @@ def write_shards(
 
     Documents in shards of a killed run are skipped, so their order must be the same. progress: (documents done, -1).
     """
-    folder, dtype = local_path(folder), np.dtype(np.min_scalar_type(tokenizer.vocab_size - 1))
-    about: Any = {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.sha256}
-    found = _read_index(folder) or {**about, "complete": False, "shards": ()}
-    if (found["vocab_size"], found["tokenizer"]) != tuple(about.values()):
+    folder, about = local_path(folder), {"vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.sha256}
+    found = _find_shards(folder) or Shards(folder, **about, shards=(), complete=False)
+    if {"vocab_size": found.vocab_size, "tokenizer": found.tokenizer} != about:
         raise ValueError(f"{folder} holds shards of another tokenizer or vocabulary: choose another folder")
-    if found["complete"]:
-        return read_shards(folder)
-    shards = list(found["shards"])
-    _check_sizes(folder, shards, dtype)  # before hours of work
-    parts, held, done = ([] if shards else [np.array([PAD], dtype)]), 0, sum(shard.documents for shard in shards)
+    if found.complete:
+        return found
+    shards, held, done = list(found.shards), 0, found.documents
+    parts = [] if shards else [np.array([PAD], found.dtype)]
 
     def flush() -> None:
         shards.append(write_shard(folder, len(shards), np.concatenate(parts), documents=held))
@@ -349,31 +342,15 @@ def write_index(
 
 def read_shards(folder: str | os.PathLike) -> Shards:
     """The stream in a folder."""
-    folder = local_path(folder)
-    index = _read_index(folder)
-    if index is None or not index["complete"]:
-        state = "no shards" if index is None else "shards that are not all written"
+    found = _find_shards(folder := local_path(folder))
+    if found is None or not found.complete:
+        state = "no shards" if found is None else "shards that are not all written"
         raise ValueError(f"{folder} holds {state}: write them with launch.shards")
-    N = index["vocab_size"]
-    stream = Shards(folder, np.dtype(np.min_scalar_type(N - 1)), N, index["tokenizer"], index["shards"])
-    _check_sizes(folder, stream.shards, stream.dtype)
-    return stream
+    return found
 
 
-def write_sizes(folder: Path, sizes: TextSizes) -> None:
-    """Store the sizes of a text with its shards."""
-    write_json(local_path(folder) / _SIZES, sizes._asdict())
-
-
-def read_sizes(folder: Path) -> TextSizes | None:
-    """The sizes of a text in shards, or None if they were not written."""
-    path = local_path(folder) / _SIZES
-    with refuse_errors(f"{path} is damaged", f"delete it, or {_AGAIN}", OSError, ValueError, TypeError):
-        return TextSizes(**parse_json(path.read_bytes())) if path.exists() else None
-
-
-def _read_index(folder: Path) -> dict[str, Any] | None:
-    """The index of a folder, its shards as such; None where there is none."""
+def _find_shards(folder: Path) -> Shards | None:
+    """The shards in a folder, of the sizes that their index says; None where there is none."""
     path = folder / _INDEX
     if not path.exists():
         return None
@@ -386,18 +363,26 @@ def _read_index(folder: Path) -> dict[str, Any] | None:
         whole = all(isinstance(n, int) and 0 <= n < 1 << 63 for n in numbers) and isinstance(index["tokenizer"], str)
         if index["layout"] != _LAYOUT or not whole:
             raise ValueError(f"layout {index['layout']}, or numbers and names of other types")
+        found = Shards(folder, index["vocab_size"], index["tokenizer"], shards, index["complete"] is True)
     for shard in shards:
-        file_inside(folder, shard.file, path)
-    return {**index, "shards": shards, "complete": index.get("complete") is True}
+        file, size = file_inside(folder, shard.file, path), shard.tokens * found.dtype.itemsize
+        if not file.is_file() or file.stat().st_size != size:
+            what = f"{file.stat().st_size} bytes" if file.is_file() else "missing"
+            raise ValueError(f"shard {file}: {what}, and the index says {size} bytes; {_AGAIN}")
+    return found
 
 
 def _crc32_of(index: dict) -> int:
     return zlib.crc32(json.dumps(index, sort_keys=True).encode())
 
 
-def _check_sizes(folder: Path, shards: Iterable[Shard], dtype: np.dtype) -> None:
-    for shard in shards:
-        path, size = folder / shard.file, shard.tokens * dtype.itemsize
-        if not path.is_file() or path.stat().st_size != size:
-            found = f"{path.stat().st_size} bytes" if path.is_file() else "missing"
-            raise ValueError(f"shard {path}: {found}, and the index says {size} bytes; {_AGAIN}")
+def write_sizes(folder: Path, sizes: TextSizes) -> None:
+    """Store the sizes of a text with its shards."""
+    write_json(local_path(folder) / _SIZES, sizes._asdict())
+
+
+def read_sizes(folder: Path) -> TextSizes | None:
+    """The sizes of a text in shards, or None if they were not written."""
+    path = local_path(folder) / _SIZES
+    with refuse_errors(f"{path} is damaged", f"delete it, or {_AGAIN}", OSError, ValueError, TypeError):
+        return TextSizes(**parse_json(path.read_bytes())) if path.exists() else None

@@ -16,7 +16,6 @@ import hashlib
 import heapq
 import importlib.util
 import io
-import logging
 import lzma
 import os
 import platform
@@ -41,7 +40,6 @@ Paths = str | os.PathLike | Sequence[str | os.PathLike]
 Kind = Literal["json", "csv", "tsv", "parquet", "text"]
 Unit = Literal["line", "paragraph", "file"]
 Split = Literal["blocks", "end"]
-logger = logging.getLogger(__name__)
 
 # Files, compressed or not, and pipes
 
@@ -422,9 +420,8 @@ def read_pairs(paths: Paths) -> list[MinimalPair]:
             fields = record.fields or {}
             good, bad = fields.get("sentence_good"), fields.get("sentence_bad")
             if not (isinstance(good, str) and isinstance(bad, str) and good.strip() and bad.strip()):
-                remedy = 'give lines such as {"sentence_good": "he runs", "sentence_bad": "he run"}'
-                place = f"{path}, line {record.line}"
-                raise ValueError(f"{place}, is not a minimal pair (a sentence is missing or empty): {remedy}")
+                what = "is not a minimal pair, {'sentence_good': 'he runs', 'sentence_bad': 'he run'}"
+                raise ValueError(f"{path}, line {record.line}, {what}: a sentence is missing or empty")
             paradigm, field, term = (str(fields.get(key) or "") for key in ("UID", "field", "linguistics_term"))
             field = field.replace("/", "_")  # BLiMP has syntax/semantics and syntax_semantics, one field
             pairs.append(MinimalPair(good, bad, paradigm or name, field, term))
@@ -641,21 +638,17 @@ def about_corpus(name: str) -> str | None:
 def _standard_library_documents() -> tuple[str, ...]:
     from pydoc_data.topics import topics  # 0.7 MB of text, imported only if needed
 
-    root, documents, unreadable = Path(sysconfig.get_paths()["stdlib"]), [topics[name] for name in sorted(topics)], []
-    own = (path for path in root.rglob("*.py") if _SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts))
-    collecting = gc.isenabled()
+    root = Path(sysconfig.get_paths()["stdlib"])
+    own = sorted(path for path in root.rglob("*.py") if _SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts))
+    documents, collecting = [topics[name] for name in sorted(topics)], gc.isenabled()
     gc.disable()  # trees have no cycles, and it would look at all objects of JAX
     try:
-        for path in sorted(own):
-            try:
+        for path in own:
+            with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):  # such as templates
                 documents += _file_docstrings(path)
-            except (OSError, SyntaxError, ValueError, RecursionError) as error:
-                unreadable.append(f"{path} ({error})")
     finally:
         if collecting:
             gc.enable()
-    if unreadable:
-        logger.warning("skipped %d source files that cannot be read, the first: %s", len(unreadable), unreadable[0])
     return tuple(documents)
 
 

@@ -158,7 +158,7 @@ def test_data_sets_that_are_damaged_foreign_or_missing_are_named(tmp_path, monke
         ({"x_test": np.full((3, 5, 4), 256)}, "pixel 256: grey levels are 0 .. 255; rescale .*x_test"),
         ({"y_train": np.eye(6)}, r"y_train: float64 of the shape \(6, 6\): give one integer per image"),
         ({"y_test": np.array([0, 1, 256])}, "y_test: .*0 .. 255"),
-        ({"y_test": np.array([0, 1, None])}, "cannot be read.*numbers only"),
+        ({"y_test": np.array([0, 1, None])}, "cannot be read.*arrays of numbers"),
     ]:
         np.savez(tmp_path / "a.npz", allow_pickle=True, **arrays(**changed))
         refused(message, read_parts, tmp_path / "a.npz")
@@ -272,7 +272,7 @@ def test_images_are_read_from_files_and_folders_of_every_kind_and_files_without_
         ("nowhere", "name images"),
         ("a.txt", "name images"),
         ("bad.npy", "cannot be read"),
-        ("text.npz", "holds a.txt, which is no array"),
+        ("text.npz", "cannot be read"),
         ("two.npz", "save the images alone"),
         ("flat.npy", "give grey images"),
         ("words.npy", "are of type"),
