@@ -350,7 +350,7 @@ def read_shards(folder: str | os.PathLike) -> Shards:
 
 
 def _find_shards(folder: Path) -> Shards | None:
-    """The shards in a folder, of the sizes that their index says; None where there is none."""
+    """The shards in a folder, checked against their index; None without one."""
     path = folder / _INDEX
     if not path.exists():
         return None

@@ -62,7 +62,7 @@ _json_start = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{\s*\"")
 
 
 def _kind_of(path: str) -> Kind:
-    """The kind of a file, by its ending, or without one by its first bytes."""
+    """The kind of a file: by its ending, else by its first bytes."""
     name, ending = os.path.splitext(path.lower())
     ending = os.path.splitext(name)[1] if ending in COMPRESSED else ending
     if ending or not is_input(path):

@@ -354,7 +354,7 @@ def _read_sentencepiece(model: bytes) -> _Codec:
 
     @cache
     def shown(character: str) -> str:
-        """A space for white space, and a hole for a character that would be dropped."""
+        """A space for white space, and a hole for a dropped character."""
         kept = _SURROGATES.sub("", character)
         normal = processor.normalize(f"x{kept}x").strip(_SPACE_MARK)[1:-1]
         return " " if normal == _SPACE_MARK else character if normal else _HOLE

@@ -13,17 +13,7 @@ from refusals import refused
 from scipy.sparse import csr_array
 
 from jexplicit import counts as module
-from jexplicit.counts import (
-    count,
-    count_contexts,
-    count_sparse,
-    merge_counts,
-    read_tables,
-    sum_tables,
-    window_pairs,
-    windows,
-    write_tables,
-)
+from jexplicit.counts import count, count_contexts, count_sparse, merge_counts, read_tables, write_tables
 from jexplicit.data.streams import context_columns, with_leading_pads
 from jexplicit.runs.devices import data_mesh
 
@@ -50,10 +40,10 @@ def counted(stream=STREAM, vocab_size=N, sizes=(10**6,), radius=K):
     """Sparse counts of windows of these sizes, again and again."""
     x, start, parts = np.append(np.zeros(radius - 1, stream.dtype), stream), 0, []  # any part of a text
     for size in itertools.cycle(sizes):
-        parts.append(window_pairs(x[start : start + radius + size], radius, vocab_size))
+        parts.append(module.window_pairs(x[start : start + radius + size], radius, vocab_size))
         if (start := start + size) >= len(x) - radius:
             break
-    return sum_tables(parts)
+    return module.sum_tables(parts)
 
 
 def written(folder, counts):
@@ -139,7 +129,8 @@ def test_tables_are_flushed_before_a_cell_can_overflow_and_counts_stay_exact(dev
 
 def test_windows_together_are_the_stream_each_after_its_context():
     for span, radius in itertools.product((1, 3, 50, 10**4), (1, 4)):
-        padded, parts = with_leading_pads(STREAM, radius), list(windows(STREAM, 1, len(STREAM), radius=radius, span=span))
+        padded = with_leading_pads(STREAM, radius)
+        parts = list(module.windows(STREAM, 1, len(STREAM), radius=radius, span=span))
         np.testing.assert_array_equal(np.concatenate([part[radius:] for part in parts]), STREAM[1:])
         for n, part in enumerate(parts):
             np.testing.assert_array_equal(part, padded[n * span : n * span + len(part)])

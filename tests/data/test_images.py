@@ -13,17 +13,8 @@ from refusals import refused
 from sklearn.datasets import load_digits
 from tables import refuse
 
-from jexplicit.data.images import (
-    FILES,
-    Images,
-    check_images,
-    one_hot,
-    pixel_features,
-    read_grey_images,
-    read_image,
-    read_images,
-    read_parts,
-)
+from jexplicit.data import images as module
+from jexplicit.data.images import FILES, pixel_features, read_grey_images, read_image, read_images, read_parts
 
 RNG = np.random.default_rng(0)
 X = {part: RNG.integers(2, 256, (M, 5, 4), np.uint8) for part, M in (("train", 6), ("test", 3))}
@@ -133,7 +124,6 @@ def test_data_sets_that_are_damaged_foreign_or_missing_are_named(tmp_path, monke
     images, labels = idx_bytes(X["train"]), idx_bytes(Y["train"])
     bad: list[tuple[dict[str, bytes], str]] = [
         ({"train_images": images[:-1]}, r"is damaged: .*\(6, 5, 4\) values and 119 follow"),
-        ({"train_images": images[:9]}, "is damaged"),
         ({"test_labels": labels + b"\0"}, "is damaged"),
         ({"test_labels": b""}, r"begins with b''"),
         ({"train_images": idx_bytes(np.ones((12, 5, 4, 3)))}, r"train-images.*begins with b'.*x04', .* images are grey"),
@@ -179,15 +169,15 @@ def test_values_that_would_be_misread_are_refused():
         if part:
             changed[part] = VALID[part].copy()
             changed[part][-1] = value
-        return lambda: check_images(Images(**{**VALID, **changed}))
+        return lambda: module.check_images(module.Images(**{**VALID, **changed}))
 
     def pixels(values):
         return lambda: pixel_features(np.array(values), 256)
 
     refuse(
         [
-            ("label -1 for 3 outputs", lambda: one_hot(np.array([0, -1, 2]), 3)),
-            ("label 3 for 3 outputs", lambda: one_hot(np.array([0, 3, 2]), 3)),
+            ("label -1 for 3 outputs", lambda: module.one_hot(np.array([0, -1, 2]), 3)),
+            ("label 3 for 3 outputs", lambda: module.one_hot(np.array([0, 3, 2]), 3)),
             ("6 train images and 5 labels", images(train_labels=Y["train"][:-1])),
             ("0 test images", images(test_images=X["test"][:0], test_labels=Y["test"][:0])),
             ("equal shapes", images(test_images=X["test"].swapaxes(1, 2))),
@@ -261,21 +251,17 @@ def test_images_are_read_from_files_and_folders_of_every_kind_and_files_without_
     order = [1, 2, 0, 0, 0, *range(3), *range(3)]  # paths in alphabetical order: 11 before 9
     np.testing.assert_array_equal(np.stack(images), expected[order])
     (tmp_path / "a.txt").write_text("no image")
-    (tmp_path / "bad.npy").write_bytes((tmp_path / "all.npy").read_bytes().replace(b"{'descr", b"{{'desc"))
     with zipfile.ZipFile(tmp_path / "text.npz", "w") as file:
         file.writestr("a.txt", "text")
     np.savez(tmp_path / "two.npz", a=expected, b=expected)
-    flat: list[tuple[str, Any]] = [("flat", expected.reshape(-1)), ("words", np.full((2, 5, 4), "a")), ("none", X["test"][:0])]
-    for name, array in flat:
-        np.save(tmp_path / f"{name}.npy", array)
+    np.save(tmp_path / "flat.npy", expected.reshape(-1))
+    np.save(tmp_path / "none.npy", expected[:0])
     for name, said in [
         ("nowhere", "name images"),
         ("a.txt", "name images"),
-        ("bad.npy", "cannot be read"),
         ("text.npz", "cannot be read"),
         ("two.npz", "save the images alone"),
         ("flat.npy", "give grey images"),
-        ("words.npy", "are of type"),
         ("none.npy", "holds no image"),
     ]:
         refused(f"{name}.*{said}", read_grey_images, [str(tmp_path / name)])

@@ -16,19 +16,7 @@ from tables import refuse
 
 from jexplicit.counts import count
 from jexplicit.data import streams as module
-from jexplicit.data.streams import (
-    context_columns,
-    contexts,
-    cut_documents,
-    distinct_contexts,
-    hold_out,
-    read_shards,
-    read_sizes,
-    tokenize_corpus,
-    with_leading_pads,
-    write_shards,
-    write_sizes,
-)
+from jexplicit.data.streams import contexts, cut_documents, distinct_contexts, hold_out, read_shards, write_shards
 from jexplicit.data.text import Corpus, overlap, read_documents, sample_documents, text_sizes
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs import files
@@ -46,8 +34,8 @@ def test_contexts_equal_the_loop_over_documents_on_the_host_and_on_devices():
         for found, expected in zip(contexts(stream, K, eos=eos), windows(DOCUMENTS, K, eos=eos), strict=True):
             assert found.dtype == dtype
             np.testing.assert_array_equal(found, expected)
-        x = with_leading_pads(stream, K)
-        for host, device in zip(context_columns(x, K), context_columns(jax.device_put(x), K), strict=True):
+        x = module.with_leading_pads(stream, K)
+        for host, device in zip(module.context_columns(x, K), module.context_columns(jax.device_put(x), K), strict=True):
             assert host.dtype == device.dtype == dtype
             np.testing.assert_array_equal(host, np.asarray(device))
     X, Y = contexts(np.array([0, 5, 6, 7, 0, 8, 0], np.uint8), 3, eos=True)
@@ -269,15 +257,15 @@ def test_damaged_shards_and_indices_are_named(tmp_path, tokenizer):
 
 def test_a_tokenised_corpus_is_its_streams_with_sizes_that_are_kept(tmp_path):
     train, dev, seen = ["to  be", "Naïve 漢字"], ["to be", "naïve 漢字", "that is"], []
-    text = tokenize_corpus(Corpus("tiny", train, dev), "char", progress=lambda *now: seen.append(now))
+    text = module.tokenize_corpus(Corpus("tiny", train, dev), "char", progress=lambda *now: seen.append(now))
     assert (text.dev_sizes, text.dev_in_train, seen) == (text_sizes(dev), overlap(dev, train), [(2, 5), (5, 5)])
     for stream, documents in ((text.train, train), (text.dev, dev)):
         np.testing.assert_array_equal(stream, encode_documents(text.tokenizer, documents))
-    assert read_sizes(tmp_path) is None
-    write_sizes(tmp_path, text_sizes(dev))
-    assert read_sizes(tmp_path) == text_sizes(dev)
+    assert module.read_sizes(tmp_path) is None
+    module.write_sizes(tmp_path, text_sizes(dev))
+    assert module.read_sizes(tmp_path) == text_sizes(dev)
     (tmp_path / "sizes.json").write_text("{}")
-    refused("damaged", read_sizes, tmp_path)
+    refused("damaged", module.read_sizes, tmp_path)
 
 
 def test_calls_that_are_refused(tmp_path, tokenizer):

@@ -24,21 +24,12 @@ from jexplicit.data import text as module
 from jexplicit.data.text import (
     Corpus,
     MinimalPair,
-    Unit,
-    check_reading,
     file_records,
-    files_documents,
-    iterate_split,
     locate_documents,
-    overlap,
     read_documents,
     read_pairs,
-    sample_documents,
-    split_at_end,
     split_documents,
-    split_in_three,
     text_corpus,
-    text_sizes,
 )
 
 TEXT, LINES = b"to be\nor not\n", ["to be", "or not"]
@@ -117,7 +108,7 @@ def test_a_document_is_a_line_unchanged_and_globs_and_folders_are_sorted_and_ski
 
 def test_units_of_plain_text(tmp_path):
     plain = "\n\none\ntwo\r\n \r\n\tthree\rfour\n\n\nfive"
-    units: list[tuple[Unit, list[str], list[int]]] = [
+    units: list[tuple[module.Unit, list[str], list[int]]] = [
         ("line", ["one", "two", "\tthree", "four", "five"], [3, 4, 6, 7, 10]),
         ("paragraph", ["one\ntwo", "\tthree\nfour", "five"], [3, 6, 10]),
         ("file", ["one\ntwo\n \n\tthree\nfour\n\n\nfive"], [3]),
@@ -173,7 +164,7 @@ def test_values_are_as_they_were_written(tmp_path):
 
 def test_records_are_read_lazily_and_anew(tmp_path):
     path = put(tmp_path / "a.jsonl", '{"text": "one"}\n{"text": "two"}\nbroken\n')
-    documents = files_documents([str(path)], field="text")
+    documents = module.files_documents([str(path)], field="text")
     assert [next(documents), next(documents)] == ["one", "two"]
     put(path, '{"text": "one"}\n{"text": null}\n{"text": "two"}\n{"text": "three"}')  # missing texts are left out
     corpus = text_corpus(path, field="text")
@@ -240,7 +231,6 @@ def test_minimal_pairs_are_records_of_any_format(tmp_path):
 
 FILES: list[tuple[str, bytes, str | None, str]] = [  # a file's name, its bytes, the field that is read, and the message
     ("a.jsonl", b'{"text": "a", "id": 1}', None, r"a.jsonl has the fields text, id: name the one .* field=NAME"),
-    ("a.jsonl", b'{"id": 1}', "text", r"a.jsonl, line 1 has no field 'text': it has 'id'"),
     ("a.jsonl", b"[1]", "text", r"a.jsonl, line 1, is not a JSON object but a int"),
     ("a.jsonl", b"", "text", "a.jsonl holds no text"),
     ("a.csv", b"text,id\n", "text", "a.csv holds no text"),
@@ -262,7 +252,6 @@ FILES: list[tuple[str, bytes, str | None, str]] = [  # a file's name, its bytes,
     ("late.txt", b" \n\t\n", None, "late.txt holds no text: take it out"),
     ("late.txt", b"good\nb\xe9d", None, r"late.txt is not UTF-8 text \(0xe9 at byte 6\): convert it \(iconv"),
     ("late.txt", "to be".encode("utf-16-le"), None, r"late.txt is not UTF-8 text \(0x00 at byte 1\): convert it .*utf-16"),
-    ("late.bin", b"ab\0c", None, r"late.bin is not UTF-8 text \(0x00 at byte 2\): .*if it is text"),
     ("late.gz", gzip.compress(gzip.compress(TEXT)), None, r"late.gz is not UTF-8 text \(0x.. at byte \d\)"),
     ("late.gz", gzip.compress(b"to be", 0, mtime=0).replace(b"to", b"do"), None, "late.gz is not a whole file"),
 ]
@@ -291,11 +280,11 @@ def test_calls_that_are_refused(tmp_path):
             (r"no file matches '.*\*.txt': check the folder and the pattern", lambda: read_documents(f"{tmp_path}/*.txt")),
             ("no file in folder '.*': name a folder", lambda: read_documents(tmp_path / "empty")),
             ("no text file given: name one or more", lambda: read_documents([])),
-            ("documents 'word': choose one of line", lambda: check_reading([__file__], field=None, documents="word")),
+            ("documents 'word': choose one of line", lambda: module.check_reading([__file__], field=None, documents="word")),
             (r"1 document\(s\) cannot be .* 2 or more documents", lambda: split_documents(["one"])),
             ("every=1, block=10", lambda: split_documents(["one"] * 2, every=1)),
-            ("3 or more lines", lambda: split_in_three(["a", "b"])),
-            ("a sample of 0 documents", lambda: sample_documents(["a"], 0)),
+            ("3 or more lines", lambda: module.split_in_three(["a", "b"])),
+            ("a sample of 0 documents", lambda: module.sample_documents(["a"], 0)),
         ]
     )
 
@@ -309,25 +298,25 @@ def test_a_split_is_complete_disjoint_and_interleaved_and_lazy_or_not():
         assert train and dev and sorted(train + dev) == list(range(n))
         assert train == sorted(train) and dev == sorted(dev) and (n == 2 or dev[0] < n - 1)
         assert n < 100 or abs(len(dev) - n / every) <= 10
-        assert tuple(list(iterate_split(range(n), dev=dev)) for dev in (False, True)) == split_documents(range(n))
+        assert tuple(list(module.iterate_split(range(n), dev=dev)) for dev in (False, True)) == split_documents(range(n))
     assert split_documents(range(300), every=10, block=10)[1] == [*range(50, 60), *range(150, 160), *range(250, 260)]
     # the last characters are dev, and a document across the boundary is in both
-    parts = [list(split_at_end(["to be", "or not"], dev=dev, share=0.3)) for dev in (False, True)]
+    parts = [list(module.split_at_end(["to be", "or not"], dev=dev, share=0.3)) for dev in (False, True)]
     assert parts == [["to be", "or"], [" not"]]
     documents = [str(n) for n in range(103)]
-    three = split_in_three(documents, seed=1)
+    three = module.split_in_three(documents, seed=1)
     assert [len(part) for part in three] == [83, 10, 10] and sorted(sum(three, [])) == sorted(documents)
-    assert split_in_three(documents, seed=1) == three != split_in_three(documents, seed=2)
-    assert [len(part) for part in split_in_three(documents[:3])] == [1, 1, 1]
+    assert module.split_in_three(documents, seed=1) == three != module.split_in_three(documents, seed=2)
+    assert [len(part) for part in module.split_in_three(documents[:3])] == [1, 1, 1]
 
 
 def test_a_sample_is_in_order_and_reproducible_and_every_document_as_likely():
     numbers = list(map(str, range(1000)))
-    sample, in_all = sample_documents(numbers, 50, seed=3)
+    sample, in_all = module.sample_documents(numbers, 50, seed=3)
     assert in_all == 1000 and sample == sorted(set(sample), key=int) and len(sample) == 50
-    assert sample == sample_documents(iter(numbers), 50, seed=3)[0] != sample_documents(numbers, 50, seed=4)[0]
-    assert sample_documents(numbers[:50], 50) == (numbers[:50], 50)
-    drawn = np.bincount([int(n) for seed in range(500) for n in sample_documents(numbers[:20], 5, seed=seed)[0]])
+    assert sample == module.sample_documents(iter(numbers), 50, seed=3)[0] != module.sample_documents(numbers, 50, seed=4)[0]
+    assert module.sample_documents(numbers[:50], 50) == (numbers[:50], 50)
+    drawn = np.bincount([int(n) for seed in range(500) for n in module.sample_documents(numbers[:20], 5, seed=seed)[0]])
     # 20 binomials at once: five standard deviations are passed less than once in 80,000 times
     assert np.abs(drawn - 500 / 4).max() < 5 * np.sqrt(500 / 4 * 3 / 4)
 
@@ -366,8 +355,9 @@ def test_docstrings_are_those_of_blocks_of_every_kind_in_their_order(tmp_path):
 def test_sizes_and_overlap_are_those_of_a_loop():
     dev = ["to be", " or  not to\u00a0be ", "naïve 漢字", "to be", "that is"]
     train = ["to  be", "Naïve 漢字", "that is the question"]
+    sizes, overlap = module.text_sizes, module.overlap
     loop = [sum(parts) for parts in zip(*((1, len(d.encode()), len(d), len(re.split(r"\s+", d))) for d in dev), strict=True)]
-    assert list(text_sizes(dev)) == loop and list(text_sizes([])) == [0, 0, 0, 0]
+    assert list(sizes(dev)) == loop and list(sizes([])) == [0, 0, 0, 0]
     twins, found = [d for d in dev if any(d.split() == t.split() for t in train)], overlap(iter(dev), iter(train))
-    assert found == (len(twins) / len(dev), text_sizes(twins).bytes / text_sizes(dev).bytes) and found.documents == 0.4
+    assert found == (len(twins) / len(dev), sizes(twins).bytes / sizes(dev).bytes) and found.documents == 0.4
     assert overlap(dev, dev) == (1, 1) and overlap([], train) == (0, 0)
