@@ -322,7 +322,7 @@ def _read_own(model: bytes, kind: str) -> _Codec:
     return _Codec(list(map(_unescape, pieces)), encode, decode, _SYMBOLS[kind])
 
 
-def _foreign(pieces: Sequence[str], pad: int, unk: int, encode: Any, decode: Any, unit: re.Pattern) -> _Codec:
+def _foreign(pieces: list[str], pad: int, unk: int, encode: Any, decode: Any, unit: re.Pattern) -> _Codec:
     """A codec of renumbered ids; a foreign id of -1 is none."""
     names = np.array([pad, unk, *(i for i in range(len(pieces)) if i not in (pad, unk))])
     ids = np.full(len(pieces), UNK_ID, np.int32)
