@@ -69,7 +69,7 @@ def count(
 
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`, best in the smallest unsigned type: an array, a memory map, or
-            `jexplicit.data.shards.Shards`, of which one window is in memory at a time.
+            `jexplicit.data.streams.Shards`, of which one window is in memory at a time.
         radius, vocab_size: K, the largest offset in tokens, and N, the number of token ids.
         mesh: devices of this process to share its part of the work; default, all accelerators, or one CPU.
         chunk: positions that one device counts per step; default, 2^18 on a CPU and 2^22 elsewhere.

@@ -37,17 +37,13 @@ from jexplicit.runs.files import parse_json, refuse_errors
 T = TypeVar("T")
 D = TypeVar("D", bound=Iterable[str], covariant=True)
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
-Kind = Literal["json", "csv", "tsv", "parquet", "text"]
 Unit = Literal["line", "paragraph", "file"]
 Split = Literal["blocks", "end"]
 
 # Files, compressed or not, and pipes
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-_kinds: dict[str, Kind] = {
-    **{".jsonl": "json", ".ndjson": "json", ".json": "json"},
-    **{".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"},
-}
+_kinds = {".jsonl": "json", ".ndjson": "json", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 _html = "is a page of HTML, such as a message of a server: download the file again, or name it .html to read its source"
 _refused = {  # by the first bytes, in lower case: what would pass as text
     **dict.fromkeys((b"<!doctype html", b"<html"), _html),
@@ -61,8 +57,8 @@ _left_out = (  # written beside the files of a folder by Spark and Hadoop, macOS
 _json_start = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{\s*\"")
 
 
-def _kind_of(path: str) -> Kind:
-    """The kind of a file: by its ending, else by its first bytes."""
+def _kind_of(path: str) -> str:
+    """`json`, `csv`, `tsv`, `parquet` or `text`: by the ending, else by the first bytes."""
     name, ending = os.path.splitext(path.lower())
     ending = os.path.splitext(name)[1] if ending in COMPRESSED else ending
     if ending or not is_input(path):
@@ -597,21 +593,17 @@ class Overlap(NamedTuple):
 
 def text_sizes(documents: Iterable[str]) -> TextSizes:
     """The sizes of a text; its words are `len(re.split(r"\\s+", document))`, summed."""
-    sizes = [(1, _bytes(document), len(document), len(re.split(r"\s+", document))) for document in documents]
+    sizes = [(1, len(d.encode("utf-8", "surrogatepass")), len(d), len(re.split(r"\s+", d))) for d in documents]
     return TextSizes(*map(sum, zip(*sizes, strict=True))) if sizes else TextSizes(0, 0, 0, 0)
 
 
 def overlap(dev: Iterable[str], train: Iterable[str]) -> Overlap:
     """Shares of dev whose documents occur in train, for any white space."""
-    words = [(" ".join(document.split()), _bytes(document)) for document in dev]
+    words = [(" ".join(document.split()), document) for document in dev]
     wanted = {key for key, _ in words}
     found = {key for document in train if (key := " ".join(document.split())) in wanted}
-    repeated, in_all = [size for key, size in words if key in found], sum(size for _, size in words)
-    return Overlap(len(repeated) / max(len(words), 1), sum(repeated) / max(in_all, 1))
-
-
-def _bytes(document: str) -> int:
-    return len(document.encode("utf-8", "surrogatepass"))
+    repeated, whole = text_sizes(d for key, d in words if key in found), text_sizes(d for _, d in words)
+    return Overlap(repeated.documents / max(whole.documents, 1), repeated.bytes / max(whole.bytes, 1))
 
 
 # The documentation of Python

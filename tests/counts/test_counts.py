@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 from jexplicit import counts as module
 from jexplicit.counts import count, count_contexts, count_sparse, merge_counts, read_tables, write_tables
-from jexplicit.data.streams import context_columns, with_leading_pads
+from jexplicit.data.streams import context_columns
 from jexplicit.runs.devices import data_mesh
 
 N, K = 7, 3  # N is divided by none of the numbers of devices but 1, and less than the largest
@@ -67,7 +67,6 @@ WAYS: dict[str, Any] = {  # of documents, vocabulary, and a folder
     "sparse stream": lambda d, N, _: count_sparse(stream_of(d, np.int64), radius=K, vocab_size=N),
     "shards": lambda d, N, folder: count(shards_of(folder, d, vocab_size=N), radius=K, vocab_size=N),
     "sparse shards": lambda d, N, folder: count_sparse(shards_of(folder, d, vocab_size=N), radius=K, vocab_size=N),
-    "larger radius": lambda d, N, _: count(stream_of(d, np.int32), radius=K + 2, vocab_size=N)[:K],
     "dense parts": lambda d, N, _: merge_counts((), *parts_of(count, d, N)[::-1]),
     "sparse parts": lambda d, N, _: merge_counts(*parts_of(count_sparse, d, N), ()),
     "files": lambda d, N, folder: written(folder, counted(stream_of(d), N)),
@@ -127,42 +126,29 @@ def test_tables_are_flushed_before_a_cell_can_overflow_and_counts_stay_exact(dev
         assert_same(found, [np.array([[0, 1, 0], [1, 99, 0], [0, 0, 0]])])
 
 
-def test_windows_together_are_the_stream_each_after_its_context():
-    for span, radius in itertools.product((1, 3, 50, 10**4), (1, 4)):
-        padded = with_leading_pads(STREAM, radius)
-        parts = list(module.windows(STREAM, 1, len(STREAM), radius=radius, span=span))
-        np.testing.assert_array_equal(np.concatenate([part[radius:] for part in parts]), STREAM[1:])
-        for n, part in enumerate(parts):
-            np.testing.assert_array_equal(part, padded[n * span : n * span + len(part)])
-
-
 # Refusals
 
 
 def test_streams_options_and_counts_that_are_refused(tmp_path):
-    STREAMS = [
-        *((np.array([0, 1, i, 2, 0]), f"token id {i} in a vocabulary of {N}.*vocab_size") for i in (N, -1)),
-        *((wrong, "encode_documents") for wrong in (STREAM[1:], STREAM[:-1], STREAM[:1], STREAM[None], STREAM * 1.0)),
-    ]
-    for way, (stream, said) in itertools.product((count, count_sparse), STREAMS):
-        refused(said, way, stream, radius=1, vocab_size=N)
-    for way, options, said in [
-        (count, {"radius": 0}, "radius K = 0.*use K >= 1"),
-        (count, {"chunk": 0}, "chunk of 0 positions"),
-        (count, {"vocab_size": 46341}, "vocabulary 46341.*use a vocabulary of at most 46340"),
-        (count_sparse, {"radius": 0}, "radius K = 0.*use K >= 1"),
-        (count_sparse, {"vocab_size": 2**31 + 1}, "2147483649"),
-    ]:
-        refused(said, way, STREAM, **{"radius": 1, "vocab_size": N, **options})
-    said = "token id 46340 in a vocabulary of 46340"  # the largest one: only this check stops it
-    refused(said, count, np.array([0, 46340, 0], np.uint16), radius=1, vocab_size=46340)
-    for way, (radius, size) in itertools.product((count, count_sparse), ((2, 3), (1, 4))):
-        a, b = (way(np.array([0, 1, 0]), radius=r, vocab_size=n) for r, n in ((1, 3), (radius, size)))
-        refused(f"{radius} offsets and vocabulary {size}: count both with the same radius", merge_counts, a, b)
     stream = shards_of(tmp_path, DOCUMENTS, vocab_size=N)
     path = tmp_path / stream.shards[1].file
     path.write_bytes(flipped(path.read_bytes(), 3))
-    refused(r"00001\.tokens is damaged \(CRC-32", count, stream, radius=K, vocab_size=N)
+    for way in (count, count_sparse):
+        for options, said in [
+            *(({"stream": np.array([0, 1, i, 2, 0])}, f"token id {i} in a vocabulary of {N}.*vocab_size") for i in (N, -1)),
+            *(({"stream": wrong}, "encode_documents") for wrong in (STREAM[1:], STREAM[None], STREAM * 1.0)),
+            ({"radius": 0}, "radius K = 0.*use K >= 1"),
+            ({"vocab_size": 2**31 + 1}, "2147483649"),
+            ({"stream": stream}, r"00001\.tokens is damaged \(CRC-32"),
+        ]:
+            refused(said, way, **{"stream": STREAM, "radius": 1, "vocab_size": N, **options})
+    refused("chunk of 0 positions", count, STREAM, radius=1, vocab_size=N, chunk=0)
+    refused("vocabulary 46341.*use a vocabulary of at most 46340", count, STREAM, radius=1, vocab_size=46341)
+    said = "token id 46340 in a vocabulary of 46340"  # the largest one: only this check stops it
+    refused(said, count, np.array([0, 46340, 0], np.uint16), radius=1, vocab_size=46340)
+    for radius, size in ((2, 3), (1, 4)):
+        a, b = (count_sparse(np.array([0, 1, 0]), radius=r, vocab_size=n) for r, n in ((1, 3), (radius, size)))
+        refused(f"{radius} offsets and vocabulary {size}: count both with the same radius", merge_counts, a, b)
 
 
 def test_damaged_foreign_and_unfinished_counts_are_refused(tmp_path):

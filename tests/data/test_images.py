@@ -100,6 +100,8 @@ def test_folders_of_pngs_and_npz_files_are_the_images_with_their_labels(tmp_path
         for data in (read_images("shapes", folder), read_images(f"{folder}/")):
             assert (data.name, data.classes, data.levels, data.outputs) == ("shapes", labels, 256, 3)
             assert labelled(data) == expected
+            assert data.train_labels.tolist() != sorted(data.train_labels)  # any part has several classes
+            np.testing.assert_array_equal(read_images(str(folder), limit=4).train_images, data.train_images[:4])
     keras: dict[str, Any] = {"x_train": X["train"][..., None], "y_train": Y["train"][:, None].astype(np.int64)}  # of other data
     for changed in ({}, keras, {"x_test": X["test"].astype(np.int32)}):
         np.savez_compressed(tmp_path / "shapes.npz", **arrays(**changed))
@@ -107,17 +109,6 @@ def test_folders_of_pngs_and_npz_files_are_the_images_with_their_labels(tmp_path
         assert data.name == "shapes" and labelled(data) == expected
     (tmp_path / "shapes.npz").rename(tmp_path / "a.NPZ")
     assert read_images("other", tmp_path / "a.NPZ").name == "other"
-
-
-def test_any_part_of_folders_has_all_classes(tmp_path):
-    """Users hold the last images out and limit to the first ones."""
-    for label, levels in {"a": range(1, 31), "b": range(101, 131)}.items():
-        for level, part in ((level, part) for level in levels for part in ("train", "test")):
-            write_image(tmp_path / part / label / f"{level}.png", np.full((2, 2), level, np.uint8))
-    data, few = (read_images(str(tmp_path), limit=limit) for limit in (None, 20))
-    np.testing.assert_array_equal(data.train_images[:, 0, 0] // 100, data.train_labels)
-    assert set(data.train_labels[:9]) == set(data.test_labels[-9:]) == {0, 1}
-    np.testing.assert_array_equal(few.train_images, data.train_images[:20])  # the same permutation every time
 
 
 def test_data_sets_that_are_damaged_foreign_or_missing_are_named(tmp_path, monkeypatch):
@@ -145,16 +136,13 @@ def test_data_sets_that_are_damaged_foreign_or_missing_are_named(tmp_path, monke
     for changed, message in [
         ({"x_train": X["train"] / 255}, r"x_train are float64 from .* use \(255 \* X\).round"),
         ({"x_train": np.ones((6, 5, 4, 3))}, r"x_train has the shape \(6, 5, 4, 3\).*average the colours"),
-        ({"x_test": np.full((3, 5, 4), 256)}, "pixel 256: grey levels are 0 .. 255; rescale .*x_test"),
         ({"y_train": np.eye(6)}, r"y_train: float64 of the shape \(6, 6\): give one integer per image"),
-        ({"y_test": np.array([0, 1, 256])}, "y_test: .*0 .. 255"),
         ({"y_test": np.array([0, 1, None])}, "cannot be read.*arrays of numbers"),
     ]:
         np.savez(tmp_path / "a.npz", allow_pickle=True, **arrays(**changed))
         refused(message, read_parts, tmp_path / "a.npz")
     (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:100])
-    for name in ("b.npz", "nowhere.npz"):
-        refused(f"{name} cannot be read", read_parts, tmp_path / name)
+    refused("b.npz cannot be read", read_parts, tmp_path / "b.npz")
     np.savez(tmp_path / "keys.npz", images=X["train"], y_train=Y["train"])
     keys = "holds images, y_train and no x_train, x_test, y_test: save images as x_train"
     refused(keys, read_parts, tmp_path / "keys.npz")
