@@ -101,7 +101,7 @@ def test_folders_of_pngs_and_npz_files_are_the_images_with_their_labels(tmp_path
             assert (data.name, data.classes, data.levels, data.outputs) == ("shapes", labels, 256, 3)
             assert labelled(data) == expected
             assert data.train_labels.tolist() != sorted(data.train_labels)  # any part has several classes
-            np.testing.assert_array_equal(read_images(str(folder), limit=4).train_images, data.train_images[:4])
+            np.testing.assert_array_equal(read_images(str(folder), limit=5).train_images, data.train_images[:5])
     keras: dict[str, Any] = {"x_train": X["train"][..., None], "y_train": Y["train"][:, None].astype(np.int64)}  # of other data
     for changed in ({}, keras, {"x_test": X["test"].astype(np.int32)}):
         np.savez_compressed(tmp_path / "shapes.npz", **arrays(**changed))
