@@ -81,24 +81,24 @@ def read_images(
         ((1437, 8, 8), (360, 8, 8), 10)
     """
     name, root = os.fspath(name), os.environ.get("JEXPLICIT_DATA_DIR")
-    embedded, is_path = name == "digits", Path(name).name != name or name.endswith(".npz")
-    if not (embedded or is_path or data_dir or root):
-        remedy = f"name that of its files, data_dir=DIR, or a folder that holds a folder {name} in JEXPLICIT_DATA_DIR"
-        raise ValueError(f"the data set {name} without a folder: {remedy}; the data set digits needs no files")
-    place = local_path(data_dir or (name if embedded or is_path else Path(root or "", name)))
-    if resize is not None and (embedded or not 1 <= resize <= _largest_side or not place.is_dir()):
-        raise ValueError(f"resize={resize} for {name}: name a folder of images and a size of 1 to {_largest_side}, or none")
-    if embedded and data_dir is not None:
-        raise ValueError(f"data_dir={data_dir} with the data set digits, which is embedded: name the data set of that folder")
-    if embedded:
+    is_path = Path(name).name != name or name.endswith(".npz")
+    if name == "digits":
+        if data_dir is not None or resize is not None:
+            raise ValueError("the data set digits is embedded, 8x8 pixels: name the data set of data_dir, which resize is for")
         from sklearn.datasets import load_digits  # not for every program
 
         X, Y = (np.asarray(part).astype(np.uint8) for part in load_digits(return_X_y=True))
         X, m = X.reshape(-1, 8, 8), _train_digits
         images = Images("digits", X[:m], Y[:m], X[m:], Y[m:], levels=17)
+    elif is_path or data_dir or root:
+        place = local_path(data_dir or (name if is_path else Path(root or "", name)))
+        if resize is not None and not (1 <= resize <= _largest_side and place.is_dir()):
+            raise ValueError(f"resize={resize} for {name}: name a folder of images and a size of 1 to {_largest_side}, or none")
+        images = read_parts(place, resize, seed)
+        images = images._replace(name=place.resolve().stem if data_dir is None and is_path else name)
     else:
-        named = place.resolve().stem if data_dir is None and is_path else name
-        images = read_parts(place, resize, seed)._replace(name=named)
+        remedy = f"name that of its files, data_dir=DIR, or a folder that holds a folder {name} in JEXPLICIT_DATA_DIR"
+        raise ValueError(f"the data set {name} without a folder: {remedy}; the data set digits needs no files")
     if limit is not None:
         images = check_images(images)._replace(**{part: getattr(images, part)[:limit] for part in FILES})
     return check_images(images)

@@ -274,7 +274,8 @@ def test_photos_of_any_kind_and_size_are_read_where_they_are_resized(tmp_path):
     np.testing.assert_allclose(grey, np.sort(0.299 * (200 - 9.0 * np.arange(20))), atol=3)  # as ITU-R 601-2 has it; JPEG
     file = tmp_path / "pets" / "dog" / "1.jpg"
     assert read_grey_images([str(file)], resize=4)[0][1].shape == (4, 4)
-    for place, size in (("digits", 8), (str(tmp_path / "pets"), 0), (str(file), 8)):
+    refused("digits is embedded", read_images, "digits", resize=8)
+    for place, size in ((str(tmp_path / "pets"), 0), (str(file), 8)):
         said = f"resize={size} for {place}: name a folder of images and a size of 1 to 1024"
         refused(said, read_images, place, resize=size)
     (tmp_path / "pets" / "cat" / "a.HEIC").write_bytes(b"x")
