@@ -289,11 +289,17 @@ class _Codec(NamedTuple):
     unit: re.Pattern
 
 
+def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    """The processor of a model; it has no piece where the bytes cannot be parsed."""
+    processor = sentencepiece.SentencePieceProcessor()
+    with contextlib.suppress(RuntimeError):
+        processor.LoadFromSerializedProto(model)
+    return processor
+
+
 def _read_own(model: bytes, kind: str) -> _Codec:
     """A model of `train_tokenizer`, whose lines are encoded one by one."""
-    processor = sentencepiece.SentencePieceProcessor()
-    with contextlib.suppress(RuntimeError):  # sentencepiece cannot parse it
-        processor.LoadFromSerializedProto(model)
+    processor = _processor(model)
     pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
     if kind not in KINDS or pieces[:2] != ["<pad>", "<unk>"]:
         raise ValueError(f"damaged or foreign model of kind {kind!r}: use a model of train_tokenizer")
@@ -339,44 +345,33 @@ def _foreign(pieces: list[str], pad: int, unk: int, encode: Any, decode: Any, un
 
 def _read_sentencepiece(model: bytes) -> _Codec:
     """Any SentencePiece model, with its own normalisation."""
-    try:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model or b"?")  # which reads nothing from no bytes
-        size = processor.get_piece_size()
-    except (RuntimeError, TypeError) as error:
-        raise ValueError("no SentencePiece model: the bytes cannot be parsed") from error
-    if not size:
-        raise ValueError("no SentencePiece model: it has no pieces")
-    pad, unk = processor.pad_id(), processor.unk_id()
-    pieces = [processor.id_to_piece(i) for i in range(size)]
+    processor = _processor(model)
+    pieces, unk = [processor.id_to_piece(i) for i in range(processor.get_piece_size())], processor.unk_id()
+    if not pieces:
+        raise ValueError("no SentencePiece model: the bytes cannot be parsed, or have no piece")
     own = {piece for i, piece in enumerate(pieces) if not (processor.is_control(i) or processor.is_unknown(i))}
     of_words = all(_SPACE_MARK in (piece[0], piece[-1]) for piece in own)
-    one_space, before = processor.normalize("x  x").count(_SPACE_MARK) < 3, processor.normalize("x")[0] != _SPACE_MARK
+    one_space = processor.normalize("x  x").count(_SPACE_MARK) < 3
 
     @cache
     def shown(character: str) -> str:
         """A space for white space, and a hole for a dropped character."""
-        kept = _SURROGATES.sub("", character)
-        normal = processor.normalize(f"x{kept}x").strip(_SPACE_MARK)[1:-1]
+        normal = processor.normalize(f"x{_SURROGATES.sub('', character)}x").strip(_SPACE_MARK)[1:-1]
         return " " if normal == _SPACE_MARK else character if normal else _HOLE
-
-    def holes(spaces: re.Match) -> str:
-        """One space, and the others as dropped characters beside it."""
-        others = _HOLE * (len(spaces[0]) - 1)
-        return " " + others if before else others + " "
 
     def encode(text: str) -> list[int]:
         text = "".join(map(shown, text))
         if of_words:  # each unknown word is a token
             return list(chain.from_iterable(processor.encode(text.split())))
-        text = re.sub("  +", holes, text) if one_space else text
-        rest = text.strip(_HOLE)
-        first, last = len(text) - len(text.lstrip(_HOLE)), len(text) - len(text.rstrip(_HOLE))
-        found = processor.encode([rest], out_type="offset_mapping")[0] if rest else {"ids": [], "offsets": []}
-        lengths = np.diff(np.array(found["offsets"], np.int64).reshape(-1, 2)).ravel()
-        times = np.where(np.array(found["ids"]) == unk, lengths, 1)  # a run of unknown characters is one piece
-        return [unk] * first + np.repeat(found["ids"], times).tolist() + [unk] * last * (rest != "")
+        if one_space:
+            text = re.sub("  +", lambda spaces: _HOLE * (len(spaces[0]) - 1) + " ", text)
+        rest = text.lstrip(_HOLE)
+        found = processor.encode([rest], out_type="offset_mapping")[0]
+        ids, offsets = np.array(found["ids"], np.int64), np.array(found["offsets"], np.int64).reshape(-1, 2)
+        times = np.where(ids == unk, offsets[:, 1] - offsets[:, 0], 1)  # a run of unknown characters is one piece
+        return [unk] * (len(text) - len(rest)) + np.repeat(ids, times).tolist()
 
-    return _foreign(pieces, pad, unk, encode, processor.decode, _WORD if of_words else _CHARACTER)
+    return _foreign(pieces, processor.pad_id(), unk, encode, processor.decode, _WORD if of_words else _CHARACTER)
 
 
 def _read_words(model: bytes) -> _Codec:
