@@ -290,7 +290,7 @@ class _Codec(NamedTuple):
 
 
 def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
-    """The processor of a model; it has no piece where the bytes cannot be parsed."""
+    """The processor of a model, without a piece where it cannot be parsed."""
     processor = sentencepiece.SentencePieceProcessor()
     with contextlib.suppress(RuntimeError):
         processor.LoadFromSerializedProto(model)
@@ -350,7 +350,7 @@ def _read_sentencepiece(model: bytes) -> _Codec:
     if not pieces:
         raise ValueError("no SentencePiece model: the bytes cannot be parsed, or have no piece")
     own = {piece for i, piece in enumerate(pieces) if not (processor.is_control(i) or processor.is_unknown(i))}
-    of_words = all(_SPACE_MARK in (piece[0], piece[-1]) for piece in own)
+    of_words = all(_SPACE_MARK in (piece[:1], piece[-1:]) for piece in own)
     one_space = processor.normalize("x  x").count(_SPACE_MARK) < 3
 
     @cache
