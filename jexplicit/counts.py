@@ -27,12 +27,12 @@ from jexplicit.data.streams import (
     distinct_rows,
 )
 from jexplicit.data.tokenizers import PAD, Progress
-from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import (
     AXIS,
     check_memory,
     default_mesh,
     gather_over_processes,
+    is_concrete,
     on_cpu,
     part_of_process,
     sum_over_processes,

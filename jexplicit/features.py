@@ -16,8 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, UInt8
 from numpy.lib.stride_tricks import sliding_window_view
 
-from jexplicit.runs.checks import as_float, check_key, checked
-from jexplicit.runs.devices import full_precision
+from jexplicit.runs.devices import as_float, check_key, checked, full_precision
 
 _patches_per_filter = 200
 _least_contrast = 0.1  # least standard deviation of a patch's grey levels, which range from 0 to 1

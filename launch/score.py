@@ -21,8 +21,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from jexplicit.data.text import Document, check_reading, expand_paths, locate_documents, text_sizes
-from jexplicit.runs.bounds import PositiveFloat, refuses
-from jexplicit.runs.files import local_path, write_whole
+from jexplicit.runs.files import PositiveFloat, local_path, refuses, write_whole
 from jexplicit.runs.progress import console, json_line, show, stage
 from launch.kit.command import ModelChoice, Reading, entry_point, load_choice
 

@@ -29,7 +29,7 @@ from jexplicit.lm.core.smoothing import kneser_ney
 from jexplicit.lm.evaluation import comparable_measures, judgement, log_probabilities, paired_difference
 from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.rows import bigram_model, unigram_model
-from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.devices import key_of_seed
 from jexplicit.runs.progress import json_line
 from jexplicit.solvers.explicit import calibration_error, fit_temperature
 from jexplicit.solvers.feature_machine import solve as solve_machine

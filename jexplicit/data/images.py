@@ -17,7 +17,7 @@ from jaxtyping import Float, Integer, Num, UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from jexplicit.data.text import COMPRESSED, folder_files, is_left_out, open_input, read_input
-from jexplicit.runs.checks import check_labels_of
+from jexplicit.runs.devices import check_labels_of
 from jexplicit.runs.files import local_path, refuse_errors
 
 FILES = {"train_images": "train-images-idx3-ubyte", "train_labels": "train-labels-idx1-ubyte"}

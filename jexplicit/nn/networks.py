@@ -20,8 +20,7 @@ from jaxtyping import Array, Bool, Float
 
 from jexplicit.nn.names import Activation, Direct, InitializerName, NormName, look_up
 from jexplicit.nn.training import Objective, TrainingResult, train
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import full_precision, replicate
+from jexplicit.runs.devices import full_precision, key_of_seed, replicate
 
 ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], float]] = {  # φ, and its gain g: a ReLU drops half of its input
     "relu": (jax.nn.relu, math.sqrt(2)),

@@ -15,7 +15,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from jexplicit.nn.names import look_up
-from jexplicit.runs.loop import Entry, History, iterate
+from jexplicit.runs.devices import Entry, History, iterate
 
 Rate = float | jax.Array | optax.Schedule
 
@@ -178,7 +178,7 @@ def train(
         evaluate: dev loss of parameters, nats per position. params: extracts the parameters from a state.
         order: `(seed, epoch) -> size example indices`, pure; default: every example once.
         patience: stop after this many epochs without a lower dev loss; default: never.
-        checkpoints, checkpoint_seconds, known: as in `jexplicit.runs.loop`.
+        checkpoints, checkpoint_seconds, known: as in `jexplicit.runs.devices`.
         progress: called with (examples done, total examples).
 
     Raises:

@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float, Integer, Num
 
-from jexplicit.runs.checks import (
+from jexplicit.runs.devices import (
     as_float,
     as_labels,
     as_targets,
@@ -23,12 +23,12 @@ from jexplicit.runs.checks import (
     check_logits,
     check_targets,
     checked,
+    full_precision,
     is_concrete,
     labels_are_fine,
     logits_are_fine,
     targets_are_fine,
 )
-from jexplicit.runs.devices import full_precision
 
 _block = 512  # examples whose logits are in memory at once
 _largest_delta = 64.0

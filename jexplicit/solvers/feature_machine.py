@@ -15,9 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import as_float
-from jexplicit.runs.devices import full_precision
-from jexplicit.runs.loop import Entry, iterate
+from jexplicit.runs.devices import Entry, as_float, full_precision, iterate
 from jexplicit.solvers.sweeps import ExampleBlocks, check_examples, split_examples
 
 Kernel = Literal["quadratic", "gaussian", "laplace"]
@@ -219,7 +217,7 @@ def feature_machine(
         power: of the average gradient outer product.
         landmarks: examples, drawn by the seed, whose kernels the predictor is made of; default, all.
         measure: fields of the history of every solve, such as its accuracy.
-        options: checkpoints and callbacks of `jexplicit.runs.loop`.
+        options: checkpoints and callbacks of `jexplicit.runs.devices`.
 
     Example:
         >>> X = jax.random.normal(jax.random.key(0), (60, 4))

@@ -14,9 +14,17 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import as_float, as_targets, check_targets, is_concrete
-from jexplicit.runs.devices import AXIS, default_mesh, full_precision
-from jexplicit.runs.loop import History, iterate
+from jexplicit.runs.devices import (
+    AXIS,
+    History,
+    as_float,
+    as_targets,
+    check_targets,
+    default_mesh,
+    full_precision,
+    is_concrete,
+    iterate,
+)
 from jexplicit.solvers.explicit import dense_cooccurrence, priming_number
 
 _strips = 8  # of the lower triangle: (1 + 1/8)/2 of the products of the full square
@@ -49,7 +57,7 @@ def run_sweeps(
 ) -> tuple[Any, Any]:
     """Iterate `state, loss = sweep(state, problem)`; the last state and losses.
 
-    Under jit, vmap or grad the loop is one `lax.scan`, without checkpoints (of jexplicit.runs.loop) and callbacks.
+    Under jit, vmap or grad the loop is one `lax.scan`, without checkpoints (of jexplicit.runs.devices) and callbacks.
 
     on_sweep: called with (sweeps done, loss, state), from 0 sweeps on; where it returns True, they end.
     progress: called with (sweeps done, total sweeps).

@@ -22,8 +22,7 @@ from icl.attention import Predictions
 from icl.recurrences import Stream
 from jexplicit import lm, solvers
 from jexplicit.lm.core import model
-from jexplicit.runs.checks import is_concrete
-from jexplicit.runs.devices import AXIS, data_mesh
+from jexplicit.runs.devices import AXIS, data_mesh, is_concrete
 
 PAGE = Path(__file__).parents[2] / "docs" / "capabilities.md"
 ONE_PROGRAM, WITH_CHECKS = "one program", "one, and checks"

@@ -9,8 +9,16 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jexplicit.runs import loop
-from jexplicit.runs.devices import AXIS, data_mesh
-from jexplicit.runs.loop import is_checkpoint, iterate, load_checkpoint, load_latest, save_checkpoint, save_latest
+from jexplicit.runs.devices import (
+    AXIS,
+    data_mesh,
+    is_checkpoint,
+    iterate,
+    load_checkpoint,
+    load_latest,
+    save_checkpoint,
+    save_latest,
+)
 
 
 class State(NamedTuple):
