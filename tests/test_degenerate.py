@@ -29,7 +29,7 @@ from jexplicit.lm.core.smoothing import kneser_ney
 from jexplicit.lm.evaluation import comparable_measures, judgement, log_probabilities, paired_difference
 from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.rows import bigram_model, unigram_model
-from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.devices import key_of_seed
 from jexplicit.runs.progress import json_line
 from jexplicit.solvers.explicit import calibration_error, fit_temperature
 from jexplicit.solvers.feature_machine import solve as solve_machine
@@ -171,11 +171,9 @@ def refusals():
         ("at least one pair", lambda d: judgement(np.array(d)), [], [1.0, np.nan]),
         ("NaN", lambda loss: comparable_measures(loss, None), np.nan),
         ("a line needs two", lambda x: fit_scaling(x, np.ones(2)), np.array([3, 3])),
-        ("grey levels", lambda n: jexplicit.features.patch_filters(image[:9], n, size=3, number=2), 1),
-        ("noise -1.0", lambda x: jexplicit.features.patch_filters(image, 17, size=3, number=2, noise=x), -1.0),
+        ("grey levels", lambda n: fit_axes(FLAT, image[:9], n, dimensions=3), 1),
         ("phases", lambda x: jexplicit.features.fourier_features(device(np.full((1, 2), x)), TWO), 1e20),
         ("finite", lambda K: jexplicit.features.unit_rows(H, K=K), np.inf),
-        ("threshold", lambda x: jexplicit.features.positive_parts(H, x), np.nan),
         ("grey", lambda X: jexplicit.features.scattering_pools(device(X), wavelets), -np.ones((1, 8, 8))),
         ("penalty", lambda p: icl.ridge(WIDE, p), 0.0, np.nan),
         ("above 0", lambda r: icl.optimal_rate(Tasks(input_range=r)), 0.0),

@@ -1,8 +1,6 @@
 """Recursive feature machines: kernel machines with a learned metric (Radhakrishnan et al., Science 2024).
 
-    alpha = (K_M + ridge I)⁻¹ Y,      f(x) = sum_i alpha_i K_M(x, x_i),      M <- (1/n sum_j Df(x_j)ᵀ Df(x_j))^power
-
-Repeated, the metric turns to the directions that matter, as the layers of a network learn features.
+alpha = (K_M + ridge I)⁻¹ Y,      f(x) = sum_i alpha_i K_M(x, x_i),      M <- (1/n sum_j Df(x_j)ᵀ Df(x_j))^power
 """
 
 import functools
@@ -15,9 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import as_float
-from jexplicit.runs.devices import full_precision
-from jexplicit.runs.loop import Entry, iterate
+from jexplicit.runs.devices import Entry, as_float, full_precision, iterate
 from jexplicit.solvers.sweeps import ExampleBlocks, check_examples, split_examples
 
 Kernel = Literal["quadratic", "gaussian", "laplace"]
@@ -213,13 +209,12 @@ def feature_machine(
     """Solve, take the metric from the predictor's gradients, and solve again.
 
     Args:
-        X, Y: [n, d] examples and [n, c] targets, in the float type of the computation.
         solves: how many; the first has the identity as its metric.
         bandwidth: L, relative to the root mean square of the distances between examples, by the metric of each solve.
         power: of the average gradient outer product.
-        landmarks: examples, drawn by the seed, whose kernels the predictor is made of; default, all.
+        landmarks: number of examples, drawn by the seed, whose kernels the predictor is made of; default, all.
         measure: fields of the history of every solve, such as its accuracy.
-        options: checkpoints and callbacks of `jexplicit.runs.loop`.
+        options: checkpoints and callbacks of `iterate`.
 
     Example:
         >>> X = jax.random.normal(jax.random.key(0), (60, 4))

@@ -14,10 +14,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import as_float, as_targets, check_targets, is_concrete
-from jexplicit.runs.devices import AXIS, default_mesh, full_precision
-from jexplicit.runs.loop import History, iterate
-from jexplicit.solvers.explicit import dense_cooccurrence, priming_number
+from jexplicit.runs.devices import AXIS, History, as_float, default_mesh, full_precision, is_concrete, iterate
+from jexplicit.solvers.explicit import as_targets, check_targets, dense_cooccurrence, priming_number
 
 _strips = 8  # of the lower triangle: (1 + 1/8)/2 of the products of the full square
 _same = jax.tree_util.Partial(lambda X: X)  # features in memory
@@ -49,7 +47,7 @@ def run_sweeps(
 ) -> tuple[Any, Any]:
     """Iterate `state, loss = sweep(state, problem)`; the last state and losses.
 
-    Under jit, vmap or grad the loop is one `lax.scan`, without checkpoints (of jexplicit.runs.loop) and callbacks.
+    Under jit, vmap or grad the loop is one `lax.scan`, without checkpoints (those of `iterate`) and callbacks.
 
     on_sweep: called with (sweeps done, loss, state), from 0 sweeps on; where it returns True, they end.
     progress: called with (sweeps done, total sweeps).
@@ -113,8 +111,7 @@ def iterative_scaling_sweeps(
     Rows need one L1 norm K: if norms differ, a slack feature `h_0 = K - ||h||_1` completes each, and acts as an intercept.
 
     Args:
-        H: [M, D] features, at least 0.
-        Y: [M, N] targets, one-hot or a distribution per row; or [M] labels.
+        H, Y: [M, D] features, at least 0; [M, N] targets, one-hot or a distribution per row, or [M] labels.
         U: [D, N] start: zeros, or the explicit solution.
         options: checkpoints and callbacks of `run_sweeps`.
 
@@ -182,7 +179,7 @@ class Gram(NamedTuple):
 def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2048, mesh: Mesh | None = None) -> ExampleBlocks:
     """Examples as blocks, the last one padded, equally many per device of a mesh.
 
-    X: [M, r] inputs of the features. Y: [M, N] targets; or [M] labels. block: examples in memory at a time, at most.
+    X: [M, r] inputs of the features. Y: [M, N] targets or [M] labels. block: examples in memory at a time.
 
     Example:
         >>> split_examples(jnp.ones((5, 3)), jnp.ones((5, 2)), block=2).weight.tolist()
@@ -256,7 +253,7 @@ def add_grams(one: Gram, other: Gram) -> Gram:
 
 
 class CurvatureProblem(NamedTuple):
-    """Data of a sweep: examples, features, their mean (None: no intercept), factor and penalty."""
+    """Data of a sweep; a mean of None: no intercept."""
 
     blocks: ExampleBlocks
     features: Callable[[Array], Array]
@@ -313,10 +310,8 @@ def curvature_bound_sweeps(
     `U += 2 (HᵀH/M + 2 ridge t)⁻¹ ((F - HᵀP)/M - ridge t U)`.
 
     Args:
-        H: [M, D] features, of either sign; t is their mean square.
-        Y: [M, N] targets, one-hot or a distribution per row; or [M] labels.
+        H, Y: [M, D] features, of either sign, with the mean square t; [M, N] targets or [M] labels.
         U: [D, N] start; default, zeros.
-        ridge: of the order of 1e-4; above 0.
         options: checkpoints and callbacks of `run_sweeps`.
 
     Raises:
@@ -393,8 +388,7 @@ def gram_softmax_sweeps(
 
     The intercept has no ridge, and a sweep of its own: `b += 2 mean(Y - P)`. No sweep raises the loss.
 
-    gram, blocks, features: of `gram_matrix`; each sweep computes all features once. start: e.g. least squares divided by a
-    temperature; default, the class frequencies. ridge: in units of the mean variance t. options: of `run_sweeps`.
+    start: e.g. least squares divided by a temperature; default, the class frequencies. options: of `run_sweeps`.
 
     Example:
         >>> blocks = split_examples(jnp.array([[0.0], [1.0], [1.0]]), jnp.eye(2)[jnp.array([0, 1, 1])])

@@ -12,9 +12,8 @@ from jaxtyping import Array
 
 from jexplicit.data.images import check_grey_levels, pixel_features, read_grey_images, size
 from jexplicit.nn.networks import ConvolutionalNetwork, FullyConnected, SoftmaxStack
-from jexplicit.runs.bounds import config_of
-from jexplicit.runs.files import local_path, read_config, read_run
-from jexplicit.runs.loop import is_checkpoint
+from jexplicit.runs.devices import is_checkpoint
+from jexplicit.runs.files import config_of, local_path, read_config, read_run
 from jexplicit.runs.progress import console, show
 from jexplicit.solvers.explicit import stack_logits
 from jexplicit.solvers.sweeps import SoftmaxFit

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from jexplicit.nn.training import TrainingResult, epoch_order, shorter_epochs, train
-from jexplicit.runs.loop import load_latest
+from jexplicit.runs.devices import load_latest
 
 SIZE, DIMENSION = 37, 3  # at one example a step: losses are checked, and checkpoints made, after 16, 32 and 37 steps
 EPOCHS = 3
