@@ -27,12 +27,9 @@ from jexplicit.features import fit_axes, fourier_directions
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.smoothing import kneser_ney
 from jexplicit.lm.evaluation import comparable_measures, judgement, log_probabilities, paired_difference
-from jexplicit.lm.fits.log_linear import offset_rows
 from jexplicit.lm.rows import bigram_model, unigram_model
 from jexplicit.runs.devices import key_of_seed
 from jexplicit.runs.progress import json_line
-from jexplicit.solvers.explicit import calibration_error, fit_temperature
-from jexplicit.solvers.feature_machine import solve as solve_machine
 from launch.lm.run import fit_scaling
 
 
@@ -134,23 +131,18 @@ def refusals():
     ZEROS, TOKEN = (np.zeros((3, 3), np.int32),), np.array([0, 1, 2, 1, 0])
     rows = [
         ("label", lambda y: solvers.accuracy(LOGITS, device(np.array(y))), [0], [0, 2], [0, 0.5]),
-        ("label", lambda y: calibration_error(LOGITS, device(np.array(y))), [-1, 0]),
-        ("label", lambda y: fit_temperature(LOGITS, device(np.array(y))), [0, 2]),
         ("example 0 is -?inf", lambda x: solvers.accuracy(device(np.array([[x, x], [0, 2]])), device(two[0])), np.inf, -np.inf),
         (r"logits \(0, 2\)", lambda n: solvers.accuracy(zeros(n, 2), device(np.zeros(n, int))), 0),
         ("targets", lambda y: solvers.mean_loss(LOGITS, device(y)), two[:1], -two, two * np.nan, 2 * two),
         ("priming number", lambda K: jexplicit.explicit_solution(TWO, device(K)), np.array([2.0, 3.0])),
         ("give an array", lambda F: jexplicit.explicit_solution(F, 2.0), TWO[0], two.tolist(), ()),
-        ("choose quadratic", lambda kernel: solve_machine(TWO, TWO, TWO, kernel=kernel), "rbf"),
-        ("targets", lambda y: solvers.dense_cooccurrence(H, device(y)), -TARGETS, NAN, TARGETS[:1]),
         ("mean norm", lambda X: solvers.priming_number(device(X)), np.zeros((0, 3), "f4"), features * np.nan),
-        ("targets", lambda y: FITS["sweeps"](H, device(y)), NAN),
         ("targets", lambda y: FITS["bound"](H, device(y)), 2 * TARGETS),
+        ("targets", lambda y: solvers.dense_cooccurrence(H, device(y)), -TARGETS, NAN, TARGETS[:1]),
         ("targets that are not finite", lambda y: solvers.split_examples(features, y), NAN),
         ("layer 1 has weights that are not finite", lambda y: jexplicit.solve_layers(y, y, [solvers.SoftmaxLayer()] * 2), Y),
         ("without variance", lambda X: fit_axes(FLAT, X, 17, dimensions=3), np.full((20, 8, 8), 7, np.uint8)),
         ("counts with a sum of 0", lambda C: lm.explicit_language_model(C, features="cat"), ZEROS),
-        ("counts with a sum of 0", lambda C: offset_rows(C, features="cat"), ZEROS),
         ("counts with a sum of 0", unigram_model, ZEROS),
         ("no counts: count a text first", lambda C: lm.explicit_language_model(C, features="cat", radius=None), ()),
         ("radius of at least 1", lambda K: lm.explicit_language_model((TABLE,), features="cat", radius=K), 0),
@@ -195,7 +187,6 @@ HALVES = np.eye(2)[np.arange(4) % 2]
 ANY_TYPE = {
     "co-occurrences": lambda H: solvers.dense_cooccurrence(H, (WHOLE > 99).astype(H.dtype)),
     "norm": solvers.priming_number,
-    "explicit": lambda H: jexplicit.explicit_solution(H, 2.0),
     "sweeps": lambda H: (
         solvers.iterative_scaling_sweeps(H, jax.device_put(HALVES), jax.device_put(np.zeros((2, 2))), sweeps=2).losses
     ),
