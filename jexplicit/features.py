@@ -49,15 +49,11 @@ def _check_norms(H: Float[Array, "M D"], **options: float) -> None:
 def unit_rows(H: Float[Array, "M D"], *, K: float = 1.0, floor: float = 0.01) -> Float[Array, "M D"]:
     """`K (h/||h||_1 + floor/D) / (1 + floor)`: positive rows of L1 norm K.
 
-    With the floor, a mass spread evenly over a row, every feature co-occurs with every output, as with the 1 in (X + 1)/256.
+    With the floor, a mass spread evenly over a row, every feature co-occurs with every output. A negative or non-finite feature
+    and a row of zeros are a ValueError, except under jit, vmap and grad.
 
-    Raises:
-        ValueError: no features, a negative or non-finite one, a row of zeros (unchecked under jit, vmap and grad), a floor or
-            norm K that is not above 0 and finite.
-
-    Example:
-        >>> unit_rows(jnp.array([[3.0, 1.0]]), K=2.0, floor=1.0).tolist()
-        [[1.25, 0.75]]
+    >>> unit_rows(jnp.array([[3.0, 1.0]]), K=2.0, floor=1.0).tolist()
+    [[1.25, 0.75]]
     """
     if not 0 < floor < math.inf or not 0 < K < math.inf:
         raise ValueError(f"floor {floor}, K {K}: both must be above 0 and finite")
@@ -154,10 +150,9 @@ def fit_axes(
     pools: of grey levels between 0 and 1, [m, height, width] -> [m, D], e.g. `scattering_pools` of some wavelets. images: [M,
     height, width] grey levels 0 .. levels - 1; a sample is used. dimensions: r, or as many as there are responses.
 
-    Example:
-        >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
-        >>> fit_axes(lambda X: X.reshape(len(X), -1), images, 17, dimensions=3).axes.shape
-        (64, 3)
+    >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
+    >>> fit_axes(lambda X: X.reshape(len(X), -1), images, 17, dimensions=3).axes.shape
+    (64, 3)
     """
     if dimensions < 1:
         raise ValueError(f"{dimensions} dimensions: use at least 1")
@@ -214,13 +209,10 @@ def wavelets(shape: Sequence[int], *, octaves: int, angles: int, grid: int) -> W
     ξ has length 3π/4 2⁻ʲ and the direction of the angle; ĝ is a Gaussian of standard deviation 1/(0.8 2ʲ) along it, and 4/L as
     much across.
 
-    Args:
-        octaves, angles: J, L.
-        grid: cells along each side; windows have a standard deviation of 0.8 cells.
+    octaves, angles: J, L. grid: cells along each side; windows have a standard deviation of 0.8 cells.
 
-    Example:
-        >>> [spectra.shape for spectra in wavelets((28, 28), octaves=2, angles=8, grid=7).psi]
-        [(2, 8, 36, 36)]
+    >>> [spectra.shape for spectra in wavelets((28, 28), octaves=2, angles=8, grid=7).psi]
+    [(2, 8, 36, 36)]
     """
     side = min(shape)
     if not (octaves >= 1 and 2**octaves <= side / 2) or angles < 1 or not 1 <= grid <= side:
@@ -270,10 +262,9 @@ def _check_images(X: Array, bank: Wavelets) -> None:
 def scattering_pools(X: Float[Array, "m rows columns"], bank: Wavelets) -> Float[Array, "m D"]:
     """Square roots of the averages as rows of norm 1.
 
-    Example:
-        >>> bank = wavelets((8, 8), octaves=2, angles=2, grid=2)
-        >>> jax.eval_shape(scattering_pools, jnp.ones((5, 8, 8), "f4"), bank).shape  # (1 + 4 + 4) orders in 2 x 2 cells
-        (5, 36)
+    >>> bank = wavelets((8, 8), octaves=2, angles=2, grid=2)
+    >>> jax.eval_shape(scattering_pools, jnp.ones((5, 8, 8), "f4"), bank).shape  # (1 + 4 + 4) orders in 2 x 2 cells
+    (5, 36)
     """
     X = as_float(X)
     zero, first, second = jax.vmap(scattering, (0, None))(X, bank)

@@ -74,11 +74,9 @@ def solve(
 
     The ridge is relative to the kernel's own size, and at least n times the rounding of the float type.
 
-    Example:
-        >>> X, Y = jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.array([[1.0], [3.0]])
-        >>> machine = solve(X, Y, jnp.eye(2))
-        >>> np.round(np.asarray(predict(machine, X)), 3).tolist()
-        [[1.0], [3.0]]
+    >>> X, Y = jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.array([[1.0], [3.0]])
+    >>> np.round(np.asarray(predict(solve(X, Y, jnp.eye(2)), X)), 3).tolist()
+    [[1.0], [3.0]]
     """
     check_examples(X, Y)
     X, Y, M = as_float(X), as_float(Y), as_float(M)
@@ -138,10 +136,8 @@ def agop(
 ) -> Float[Array, "d d"]:
     """The average gradient outer product, `1/n sum_j Df(x_j)ᵀ Df(x_j)`.
 
-    Example:
-        >>> machine = FeatureMachine(jnp.array([[1.0]]), jnp.array([[1.0]]), jnp.eye(1))  # f(x) = x²
-        >>> agop(machine).tolist()
-        [[4.0]]
+    >>> agop(FeatureMachine(jnp.array([[1.0]]), jnp.array([[1.0]]), jnp.eye(1))).tolist()  # of f(x) = x²
+    [[4.0]]
     """
     if examples is None:  # one block; large machines have their examples in blocks
         X, weight = machine.X[None, None], jnp.ones((1, 1, len(machine.X)), machine.X.dtype)
