@@ -1,7 +1,6 @@
 """Features of images: formulas, loops, and refusals."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -39,39 +38,6 @@ def test_the_number_of_images_per_call_changes_nothing(monkeypatch):
     parts = describe(*axes_of(), IMAGES[:11], 256, progress=lambda *now: done.append(now))
     np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-5)  # another order of float32 sums
     assert done == [(3, 11), (6, 11), (9, 11), (11, 11)]
-
-
-def rows_with(value: float, place: int | slice = 2):
-    """Rows of ones, but for some numbers of row 1."""
-    rows = ROWS.copy()
-    rows[1, place] = value
-    return jax.device_put(rows)
-
-
-REFUSALS = [
-    (lambda: axes_of(dimensions=0), "0 dimensions"),
-    (lambda: fourier_directions(jax.random.key(0), 3, 5, scale=0.0), "scale 0.0"),
-    (lambda: fourier_directions(jax.random.key(0), 3, 0), "0 directions"),
-    (lambda: fourier_directions(7, 3, 5), "pass jax.random.key"),
-    (lambda: unit_rows(rows_with(0.0, slice(None))), "row 1 has no feature above 0"),
-    (lambda: unit_rows(rows_with(-1.0)), "features down to -1.0.*positive_parts"),
-    (lambda: unit_rows(rows_with(np.inf)), "finite features"),
-    (lambda: unit_rows(jax.device_put(ROWS), floor=0.0), "floor 0.0"),
-    *(
-        (lambda o=o, angles=angles, grid=grid: wavelets((9, 12), octaves=o, angles=angles, grid=grid), "9 x 12: use 1 to 2 oct")
-        for o, angles, grid in ((0, 3, 2), (3, 3, 2), (2, 0, 2), (2, 3, 10))
-    ),
-    (  # 26 x 26 pixels become 36 x 36 with their margins, too
-        lambda: scattering_pools(jnp.ones((2, 26, 26), jnp.float32), wavelets((28, 28), octaves=2, angles=2, grid=3)),
-        r"an image of \(26, 26\) and wavelets for \(28, 28\)",
-    ),
-]
-
-
-def test_what_does_not_fit_is_refused():
-    for call, said in REFUSALS:
-        with pytest.raises(ValueError, match=said):
-            call()
 
 
 @pytest.mark.parametrize("K, dtype, rounding", [(7.5, np.float64, 1e-14), (1.0, np.float32, 1e-6)])
@@ -165,19 +131,6 @@ def test_the_orders_are_the_loop_over_places_and_paths():
     for found, slow in zip(orders, slow_scattering(x, bank, 2, 3, 2), strict=True):
         assert found.shape == slow.shape
         np.testing.assert_allclose(found, slow, rtol=0, atol=1e-5)
-
-
-def test_wavelets_have_no_mean_and_lie_at_their_frequencies():
-    bank = wavelets((64, 64), octaves=3, angles=8, grid=4)
-    psi = np.asarray(bank.psi[0], np.float64)
-    frequencies = 2 * np.pi * np.fft.fftfreq(psi.shape[2])
-    np.testing.assert_allclose(psi[:, :, 0, 0], 0, rtol=0, atol=1e-6)
-    for j in range(3):
-        for a in range(8):
-            row, column = np.unravel_index(psi[j, a].argmax(), psi[j, a].shape)
-            xi = 3 * math.pi / 4 / 2**j * np.array([math.cos(math.pi * a / 8), math.sin(math.pi * a / 8)])
-            # to a step of the frequencies, and what taking away the mean shifts the largest value by
-            np.testing.assert_allclose([frequencies[row], frequencies[column]], xi, rtol=0, atol=0.15)
 
 
 def test_one_octave_has_no_second_order_and_jit_and_grad_pass():

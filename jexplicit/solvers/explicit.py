@@ -338,8 +338,8 @@ def _measure(f: Callable[..., Array]) -> Callable[..., Any]:
 def mean_loss(logits: Float[Array, "M N"], Y: Array) -> Any:
     """Mean negative log-likelihood of targets Y, in nats.
 
-    logits: [M, N]; -inf is a probability of 0. Y: [M, N] targets, one-hot or a distribution per row; or [M] labels. Others are a
-    ValueError; under jit, vmap and grad only shapes are checked.
+    logits: [M, N]; -inf is a probability of 0. Y: [M, N] targets, one-hot or a distribution per row; or [M] labels. Other
+    values raise ValueError; under jit, vmap and grad only shapes are checked.
 
     >>> round(mean_loss(jnp.zeros((1, 2)), jnp.array([[0.0, 1.0]])), 4)
     0.6931

@@ -296,7 +296,7 @@ def curvature_bound_sweeps(
     """Minimise `mean loss + ridge t/2 ||U||²` by sweeps with bounded curvature.
     `U += 2 (HᵀH/M + 2 ridge t)⁻¹ ((F - HᵀP)/M - ridge t U)`.
 
-    H, Y: [M, D] features, of either sign, with the mean square t; [M, N] targets or [M] labels. U: [D, N] start; default, zeros.
+    H, Y: [M, D] features, of either sign, with the mean square t; [M, N] targets or [M] labels. U: start; default, zeros.
     options: checkpoints and callbacks of `run_sweeps`.
 
     Raises:
