@@ -129,8 +129,7 @@ print("   ink of each class, in percent", np.asarray(100 * F.sum(axis=0) / F.sum
 print(f"4: {jx.solvers.accuracy(jx.solvers.curvature_bound_sweeps(H, Y, sweeps=sweeps).logits(H_test), labels):.4f}")
 
 # %% [markdown]
-# 1. Nothing happens: the closed form does not know which pixels are neighbours. Waves do, so shuffled images
-#    would lose them.
+# 1. Nothing happens: the closed form does not know which pixels are neighbours. Waves do, so shuffled images would lose them.
 # 2. The closed form *is* naive Bayes, with the mean norm $K$ in place of each image's own and without a prior of the classes.
 # 3. The 8, which has the most ink: the ink of a class counts once for each of an image's 22 units of ink, and is not divided
 #    out.
