@@ -50,8 +50,7 @@ def check_threads() -> None:
         )
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=lambda: threads_lost.extend([True] * bool(xla_bridge._backends)))
+os.register_at_fork(after_in_child=lambda: threads_lost.extend([True] * bool(xla_bridge._backends)))
 
 
 def data_mesh(devices: int | None = None) -> Mesh:
