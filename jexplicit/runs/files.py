@@ -1,4 +1,4 @@
-"""The host, without JAX: memory, paths, files and run folders; types of flags; names that a package imports late."""
+"""The host, without JAX: memory, files, run folders, types of flags, late imports."""
 
 import contextlib
 import ctypes
@@ -50,7 +50,7 @@ def parse_bytes(size: str) -> int:
 
 
 def peak_bytes() -> int:
-    """Peak resident memory of this process in bytes: macOS counts them, others units of 1024."""
+    """Peak resident memory in bytes: macOS counts them, others units of 1024."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -328,7 +328,7 @@ def find_bounds(hint: Any) -> Iterator[Bounds]:
 
 
 def lazy_names(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package, from a table: module -> its names; "" -> modules."""
+    """`__getattr__` and `__dir__` of a package, from names by module ("": modules)."""
     modules = {name: f"{package}.{module or name}" for module, names in table.items() for name in names.split()}
 
     def find(name: str) -> Any:
