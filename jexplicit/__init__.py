@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from jexplicit import features as features
     from jexplicit import lm as lm
     from jexplicit import solvers as solvers
-    from jexplicit.counts.pairs import count as count
-    from jexplicit.data.contexts import contexts as contexts
+    from jexplicit.counts import count as count
+    from jexplicit.data.streams import contexts as contexts
     from jexplicit.lm.attribution import explain as explain
     from jexplicit.lm.checkpoints import TextModel as TextModel
     from jexplicit.lm.checkpoints import load_model as load_model

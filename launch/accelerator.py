@@ -49,7 +49,7 @@ def apart(ours: object, theirs: object) -> float:
 
 def pairs_by_scatter() -> tuple[float, float]:
     """Counts of pairs, two tokens back, equal a loop's counts."""
-    from jexplicit.counts.pairs import count
+    from jexplicit.counts import count
     from jexplicit.runs.devices import data_mesh
 
     x, N = draw_stream(300, 20), 20
@@ -111,7 +111,7 @@ def multiplied(tiny: bool, mesh: Mesh) -> Case:
 
 def scattered_pairs(tiny: bool, mesh: Mesh) -> Case:
     """Pairs of neighbours added to a table."""
-    from jexplicit.counts.pairs import counting_step
+    from jexplicit.counts import counting_step
 
     tokens, N = (512, 32) if tiny else (1 << 22, 8192)
     x = draw_stream(tokens, N)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from jexplicit.data.corpora import Corpus, Documents, files_documents, train_and_dev_files
+from jexplicit.data.text import Corpus, Documents, files_documents, train_and_dev_files
+
 from jexplicit.runs.files import PositiveInt
 from jexplicit.runs.progress import console, stage
 from launch.kit.command import Preset, entry_point
@@ -40,9 +41,10 @@ PRESETS = {"tiny": Preset(_tiny, "docs with a vocabulary of 512, pairs up to 2 a
 
 def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev, counts of train."""
-    from jexplicit.counts.beam import check_beam, ingest
-    from jexplicit.counts.tables import read_tables
-    from jexplicit.data.shards import read_shards
+    from jexplicit.beam import check_beam, ingest
+    from jexplicit.data.streams import read_shards
+
+    from jexplicit.counts import read_tables
 
     check_beam()
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # a worker's error is printed as one line
@@ -63,7 +65,7 @@ def run(config: Config) -> dict[str, Any]:
 
 def _parts_of(config: Config, corpus: Corpus) -> list[Any]:
     """The corpus cut into parts, the units of work: files, or lists of documents."""
-    from jexplicit.counts.beam import Part
+    from jexplicit.beam import Part
 
     if config.train:
         train, dev = train_and_dev_files(config.train, config.dev)

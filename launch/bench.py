@@ -26,9 +26,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
+from jexplicit.data.streams import PAD, context_columns, with_leading_pads
+from jexplicit.data.text import read_documents
 
-from jexplicit.data.contexts import PAD, context_columns, with_leading_pads
-from jexplicit.data.corpora import read_documents
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, set_malloc
 from launch.kit.command import Preset, entry_point
@@ -96,7 +96,7 @@ def bincount_tables(x: np.ndarray, N: int) -> list[np.ndarray]:
 
 def counting(config: Config, size: int, *_: object) -> Pair:
     """Tables of pairs, from token ids to tables in host memory."""
-    from jexplicit.counts.pairs import count
+    from jexplicit.counts import count
     from launch.accelerator import draw_stream
 
     x, N = draw_stream(size, config.vocab_size, config.seed), config.vocab_size

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jexplicit.data.text import file_records, list_files
 
-from jexplicit.data.inputs import file_records, list_files
 from jexplicit.runs.files import NonNegativeInt
 from jexplicit.runs.progress import show
 from launch.kit.command import entry_point

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from jexplicit.data.streams import PAD
+from jexplicit.data.text import read_documents, text_sizes
 from rich.markup import escape
 
-from jexplicit.data.contexts import PAD
-from jexplicit.data.corpora import read_documents, text_sizes
 from jexplicit.lm.core.names import label
 from jexplicit.runs.progress import console, show, stage
 from launch.kit.command import ModelChoices, Reading, entry_point, load_choices

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from jexplicit.data.text import is_input
 from rich.table import Table
 
-from jexplicit.data.inputs import is_input
 from jexplicit.runs.files import check_writable, write_whole
 from jexplicit.runs.progress import console, show
 from launch.kit.command import ModelChoice, entry_point, load_choice, visible

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from jexplicit.data.text import MinimalPair, read_pairs
 
-from jexplicit.data.inputs import MinimalPair, read_pairs
 from jexplicit.lm.core.names import label
 from jexplicit.runs.progress import stage
 from launch.kit.command import ModelChoices, entry_point, load_choices

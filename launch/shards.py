@@ -12,13 +12,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from jexplicit.data.corpora import Corpus, read_corpus, sample_documents, text_sizes
+from jexplicit.data.text import Corpus, read_corpus, sample_documents, text_sizes
+
 from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, check_writable, local_path, parse_json, write_json
 from jexplicit.runs.progress import console, si_format, stage
 from launch.kit.command import Preset, Text, check_text, entry_point
 
 if TYPE_CHECKING:
-    from jexplicit.data.shards import Shards
+    from jexplicit.data.streams import Shards
+
     from jexplicit.data.tokenizers import Tokenizer
 
 
@@ -60,7 +62,7 @@ PRESETS = {"tiny": Preset(Config(out="runs/tiny-shards", limit=500, vocab_size=5
 
 def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev."""
-    from jexplicit.data.shards import write_shards, write_sizes
+    from jexplicit.data.streams import write_shards, write_sizes
 
     corpus = open_corpus(config)
     corpus = corpus.limit(config.limit) if config.limit else corpus

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
+from jexplicit.data.streams import check_stream
+from jexplicit.data.text import TextSizes
 from refusals import refused
 from tables import each_row, refuse
 
@@ -21,8 +23,6 @@ from icl.blur.learning import image_sets
 from icl.recurrences import Stream
 from icl.tasks import Sequence, Tasks
 from jexplicit import lm, solvers
-from jexplicit.data.contexts import check_stream
-from jexplicit.data.corpora import TextSizes
 from jexplicit.features import fit_axes, fourier_directions
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.smoothing import kneser_ney

@@ -25,7 +25,7 @@ from icl.blur.search import Family, MetaRecipe, MetaState, Source, Stage, mean_s
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 from jexplicit import features
-from jexplicit.counts.pairs import counting_step
+from jexplicit.counts import counting_step
 from jexplicit.features import fourier_features
 from jexplicit.lm.attribution import attribute_positions
 from jexplicit.lm.core.model import token_model

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
+from jexplicit.data.text import is_input, read_input
 
 from icl.blur.design import Rules, check_states
 from icl.recurrences import solve_rows
-from jexplicit.data.inputs import is_input, read_input
 from jexplicit.nn.networks import activation
 from jexplicit.runs.devices import check_key, full_precision
 from jexplicit.runs.files import local_path, parse_json, write_json

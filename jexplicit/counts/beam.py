@@ -15,11 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jexplicit.counts.pairs import window_pairs
-from jexplicit.counts.tables import SparseCounts, merge_counts, sum_tables, write_table, write_tables_index
-from jexplicit.data.contexts import PAD
-from jexplicit.data.corpora import Documents, is_dev
-from jexplicit.data.shards import Shard, write_index, write_shard
+from jexplicit.counts import SparseCounts, merge_counts, sum_tables, window_pairs, write_table, write_tables_index
+from jexplicit.data.streams import PAD, Shard, write_index, write_shard
+from jexplicit.data.text import Documents, is_dev
 from jexplicit.data.tokenizers import Tokenizer, encode_batches, encode_documents
 from jexplicit.runs.files import local_path
 

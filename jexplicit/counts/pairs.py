@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int, Integer
 from scipy.sparse import csr_array
 
-from jexplicit.counts.tables import (
+from jexplicit.counts import (
     INT32_CELLS,
     Counts,
     SparseCounts,
@@ -25,7 +25,8 @@ from jexplicit.counts.tables import (
     sum_tables,
     windows,
 )
-from jexplicit.data.contexts import (
+from jexplicit.data.streams import (
+    Shards,
     Stream,
     check_radius,
     check_token_ids,
@@ -34,7 +35,6 @@ from jexplicit.data.contexts import (
     quotient_and_rest,
     tally,
 )
-from jexplicit.data.shards import Shards
 from jexplicit.data.tokenizers import Progress
 from jexplicit.runs.devices import (
     AXIS,
@@ -148,7 +148,7 @@ def count(
 
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`, best in the smallest unsigned type: an array, a memory map, or
-            `jexplicit.data.shards.Shards`, of which one window is in memory at a time.
+            `jexplicit.data.streams.Shards`, of which one window is in memory at a time.
         radius, vocab_size: K, the largest offset in tokens, and N, the number of token ids.
         mesh: devices of this process to share its part of the work; default, all accelerators, or one CPU.
         chunk: positions that one device counts per step; default, 2^18 on a CPU and 2^22 elsewhere.
@@ -212,7 +212,7 @@ def _merged(total: list[np.ndarray], tables: list[jax.Array], N: int) -> list[np
 def counted_radius(counts: Counts | SparseCounts, radius: int | None) -> int:
     """The radius to use of valid counts; default, all counted offsets."""
     if not len(counts):
-        raise ValueError("no counts: count a text first, with jexplicit.counts.pairs.count")
+        raise ValueError("no counts: count a text first, with jexplicit.counts.count")
     K = len(counts) if radius is None else radius
     if not 1 <= K <= len(counts):
         remedy = f"count with a radius of at least {radius}" if K > 0 else "use a radius of at least 1"

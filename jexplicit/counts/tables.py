@@ -14,7 +14,7 @@ import scipy.sparse
 from jaxtyping import Integer
 from scipy.sparse import csr_array
 
-from jexplicit.data.contexts import PAD, Stream, check_stream
+from jexplicit.data.streams import PAD, Stream, check_stream
 from jexplicit.data.tokenizers import Progress
 from jexplicit.runs.files import local_path, parse_json, refuse_errors, write_json, write_whole
 

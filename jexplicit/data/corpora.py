@@ -28,7 +28,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
-from jexplicit.data.inputs import Document, Paths, file_lines, file_records, file_stamp, kind_of, list_files, path_list
+from jexplicit.data.text import Document, Paths, file_lines, file_records, file_stamp, kind_of, list_files, path_list
 from jexplicit.runs.files import local_path
 
 T = TypeVar("T")
@@ -216,7 +216,7 @@ def read_documents(paths: Paths, *, field: str | None = None, documents: Unit = 
     """Documents of files: every line that is not blank, without its end.
 
     paths: files, compressed or not, pipes, globs and folders (sorted, without hidden files), each read once. Files of records
-        (`.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet`, see jexplicit.data.inputs) have one document per record.
+        (`.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet`, see jexplicit.data.text) have one document per record.
     field: of the records, with the text; required for records.
     documents: of plain text: each `line`, each `paragraph` (between blank lines), or each `file`.
     """

@@ -17,8 +17,16 @@ import numpy as np
 from jaxtyping import Float, Integer, Num, UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from jexplicit.data.corpora import prepared_builder, refuse_unreadable
-from jexplicit.data.inputs import COMPRESSED, folder_files, input_head, is_left_out, open_input, read_input
+from jexplicit.data.text import (
+    COMPRESSED,
+    folder_files,
+    input_head,
+    is_left_out,
+    open_input,
+    prepared_builder,
+    read_input,
+    refuse_unreadable,
+)
 from jexplicit.runs.devices import check_labels_of
 from jexplicit.runs.files import local_path, refuse_errors
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jexplicit.data.contexts import PAD, Stream
-from jexplicit.data.corpora import Corpus, Overlap, TextSizes, overlap, text_sizes
+from jexplicit.data.streams import PAD, Stream
+from jexplicit.data.text import Corpus, Overlap, TextSizes, overlap, text_sizes
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_batches, encode_documents, make_tokenizer
 from jexplicit.runs.files import file_inside, local_path, parse_json, refuse_errors, write_json, write_whole
 

@@ -21,8 +21,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import sentencepiece
 
-from jexplicit.data.contexts import PAD
-from jexplicit.data.inputs import is_input, read_input
+from jexplicit.data.streams import PAD
+from jexplicit.data.text import is_input, read_input
 from jexplicit.runs.files import local_path, refuse_errors, write_whole
 
 KINDS = ("bpe", "word", "char")

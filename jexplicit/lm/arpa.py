@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jexplicit.data.contexts import PAD
-from jexplicit.data.inputs import file_lines
+from jexplicit.data.streams import PAD
+from jexplicit.data.text import file_lines
 from jexplicit.data.tokenizers import UNK_ID, Tokenizer
 from jexplicit.lm.core.model import LanguageModel, Sparse, map_contexts, sparse_rows
 from jexplicit.lm.rows import BackOffChain, Children, context_numbers

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.data.contexts import PAD
+from jexplicit.data.streams import PAD
 from jexplicit.lm.core.model import HISTORY, LanguageModel, Past
 from jexplicit.lm.counted.contexts import Context
 from jexplicit.lm.counted.evidence import KINDS, Decisions, decisions, predicted_places, weigh

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 from scipy.sparse import issparse
 
-from jexplicit.counts.pairs import Counts, SparseCounts, sparse_table
-from jexplicit.data.contexts import PAD
-from jexplicit.data.inputs import input_head, is_compressed, is_input, is_pipe, refuse_other_formats
+from jexplicit.counts import Counts, SparseCounts, sparse_table
+from jexplicit.data.streams import PAD
+from jexplicit.data.text import input_head, is_compressed, is_input, is_pipe, refuse_other_formats
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
 from jexplicit.lm.arpa import is_arpa, read_arpa, write_arpa
 from jexplicit.lm.attribution import Attribution, explain

@@ -14,11 +14,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer
 from scipy.sparse import coo_array
 
-from jexplicit.counts.pairs import count_sparse
-from jexplicit.counts.tables import Counts, SparseCounts, check_stream
-from jexplicit.data.contexts import PAD, Stream, check_token_ids, distinct_contexts
-from jexplicit.data.corpora import TextSizes
-from jexplicit.data.inputs import MinimalPair
+from jexplicit.counts import Counts, SparseCounts, check_stream, count_sparse
+from jexplicit.data.streams import PAD, Stream, check_token_ids, distinct_contexts
+from jexplicit.data.text import MinimalPair, TextSizes
 from jexplicit.data.tokenizers import UNK_ID, Progress, Tokenizer, encode_documents
 from jexplicit.lm.core.model import (
     LanguageModel,

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Float, Integer
 
-from jexplicit.data.contexts import PAD, check_token_ids
+from jexplicit.data.streams import PAD, check_token_ids
 from jexplicit.lm.core.model import Past, State, contexts_at
 from jexplicit.lm.counted import reading as counted
 from jexplicit.lm.counted.model import CountedModel

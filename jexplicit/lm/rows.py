@@ -11,9 +11,18 @@ from jaxtyping import Array, Float, Int, Integer
 from scipy.sparse import csr_array, issparse
 from scipy.special import xlogy
 
-from jexplicit.counts.pairs import ContextLevel, Counts, count_contexts, counted_radius, quotient_and_rest, starts_of, sum_runs
-from jexplicit.counts.tables import SparseCounts, merge_offsets
-from jexplicit.data.contexts import PAD
+from jexplicit.counts import (
+    ContextLevel,
+    Counts,
+    SparseCounts,
+    count_contexts,
+    counted_radius,
+    merge_offsets,
+    quotient_and_rest,
+    starts_of,
+    sum_runs,
+)
+from jexplicit.data.streams import PAD
 from jexplicit.lm.core.model import (
     NO_TOKEN,
     LanguageModel,
@@ -54,7 +63,7 @@ def explicit_language_model(
     """A single-layer language model in closed form: counts, F, U, then Ũ.
 
     Args:
-        counts: C_1 .. C_K' of jexplicit.counts.pairs.count; of sparse ones tables are sparse, and probabilities are the same.
+        counts: C_1 .. C_K' of jexplicit.counts.count; of sparse ones tables are sparse, and probabilities are the same.
         features: "sum" (one table for all offsets) or "cat" (a table per offset); the same at K = 1.
         noise: the paper's noise model; without it a pair that never occurred has the logit -inf, and tables are dense.
 
@@ -62,7 +71,7 @@ def explicit_language_model(
         ValueError: a radius that was not counted; other features than the two.
 
     Example:
-        >>> from jexplicit.counts.pairs import count
+        >>> from jexplicit.counts import count
         >>> model = explicit_language_model(count(np.array([0, 1, 2, 1, 0]), radius=2, vocab_size=3), features="cat")
         >>> model.radius, model.vocab_size
         (2, 3)

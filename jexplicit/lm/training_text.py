@@ -12,9 +12,8 @@ import numpy as np
 from jax.sharding import Mesh
 from scipy.sparse import csr_array
 
-from jexplicit.counts.pairs import Counts, SparseCounts, count, count_sparse
-from jexplicit.data.contexts import PAD, check_stream, cut_documents, hold_out
-from jexplicit.data.shards import Stream
+from jexplicit.counts import Counts, SparseCounts, count, count_sparse
+from jexplicit.data.streams import PAD, Stream, check_stream, cut_documents, hold_out
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import Features, FitOptions
 from jexplicit.lm.counted.reading import AnyModel

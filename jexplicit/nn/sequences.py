@@ -15,7 +15,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Integer
 
-from jexplicit.data.contexts import PAD
+from jexplicit.data.streams import PAD
 from jexplicit.nn.training import Order, epoch_order, shorter_epochs
 from jexplicit.runs.devices import AXIS, default_mesh, replicate
 

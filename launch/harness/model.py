@@ -12,12 +12,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jexplicit.data.streams import PAD
+from jexplicit.data.text import text_sizes
 from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
 from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportMissingImports]
 
-from jexplicit.data.contexts import PAD
-from jexplicit.data.corpora import text_sizes
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import score, spelling
 from jexplicit.lm.generation import generate, generate_text

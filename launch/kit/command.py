@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import tyro
+from jexplicit.data.text import Unit, is_input
 from rich.markup import escape
 
-from jexplicit.data.corpora import Unit
-from jexplicit.data.inputs import is_input
 from jexplicit.lm.core.names import Features, History, Method
 from jexplicit.runs.files import (
     NonNegativeInt,

@@ -19,15 +19,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer, Real
+from jexplicit.data.streams import (
+    PAD,
+    TokenizedCorpus,
+    contexts,
+    count_tokens,
+    distinct_contexts,
+    read_shards,
+    read_sizes,
+    tokenize_corpus,
+)
+from jexplicit.data.text import (
+    Corpus,
+    Documents,
+    TextSizes,
+    about_corpus,
+    check_reading,
+    files_documents,
+    list_files,
+    split_at_end,
+)
 from rich.markup import escape
 
-from jexplicit.counts.pairs import Counts, count, count_sparse
-from jexplicit.counts.tables import read_tables
-from jexplicit.data import corpora
-from jexplicit.data.contexts import PAD, contexts, distinct_contexts
-from jexplicit.data.corpora import Corpus, Documents, TextSizes, about_corpus, check_reading, files_documents, split_at_end
-from jexplicit.data.inputs import list_files
-from jexplicit.data.shards import TokenizedCorpus, count_tokens, read_shards, read_sizes, tokenize_corpus
+from jexplicit.counts import Counts, count, count_sparse, read_tables
+from jexplicit.data import text as corpora
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm import checkpoints, evaluation
 from jexplicit.lm.core.model import LanguageModel, is_token_model, sampled_positions

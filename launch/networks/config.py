@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import tyro
+from jexplicit.data.text import Split
 
-from jexplicit.data.corpora import Split
 from jexplicit.nn.names import Activation, Direct, OptimizerName
 from jexplicit.runs.files import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
 from launch.kit import command as flags

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jexplicit.data.streams import PAD, contexts, tokenize_corpus
+from jexplicit.data.text import Corpus, TextSizes, text_corpus
 
-from jexplicit.data import corpora
-from jexplicit.data.contexts import PAD, contexts
-from jexplicit.data.corpora import Corpus, TextSizes, text_corpus
-from jexplicit.data.shards import tokenize_corpus
+from jexplicit.data import text as corpora
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
 from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel

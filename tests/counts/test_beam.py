@@ -6,13 +6,12 @@ import pickle
 
 import numpy as np
 import pytest
+from jexplicit.beam import Part, cut_part, tokenise_part, write_stream_index
+from jexplicit.data.streams import read_shards
+from jexplicit.data.text import Documents, files_documents, read_documents, split_documents, text_corpus
 from refusals import refused
 
-from jexplicit.counts.beam import Part, cut_part, tokenise_part, write_stream_index
-from jexplicit.counts.pairs import count
-from jexplicit.counts.tables import merge_counts, read_tables
-from jexplicit.data.corpora import Documents, files_documents, read_documents, split_documents, text_corpus
-from jexplicit.data.shards import read_shards
+from jexplicit.counts import count, merge_counts, read_tables
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from launch.beam import main
 from launch.shards import main as shards_main

@@ -9,15 +9,26 @@ import chex
 import numpy as np
 import pytest
 from files import flipped, shards_of
+from jexplicit.data.streams import context_columns, with_leading_pads
 from reference import cooccurrences, random_documents, stream_of
 from refusals import refused
 from scipy.sparse import csr_array
 
-from jexplicit.counts import pairs, tables
-from jexplicit.counts.pairs import count, count_contexts, count_sparse, window_pairs
-from jexplicit.counts.tables import merge_counts, read_tables, sum_tables, windows, write_table, write_tables_index
+from jexplicit.counts import (
+    count,
+    count_contexts,
+    count_sparse,
+    merge_counts,
+    pairs,
+    read_tables,
+    sum_tables,
+    tables,
+    window_pairs,
+    windows,
+    write_table,
+    write_tables_index,
+)
 from jexplicit.data import contexts
-from jexplicit.data.contexts import context_columns, with_leading_pads
 from jexplicit.runs.devices import data_mesh
 
 N, K = 7, 3  # N is divided by none of the numbers of devices but 1, and less than the largest

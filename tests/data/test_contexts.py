@@ -4,10 +4,10 @@ import itertools
 
 import jax
 import numpy as np
+from jexplicit.data.streams import context_columns, contexts, cut_documents, distinct_contexts, hold_out, with_leading_pads
 from reference import PAD, random_documents, stream_of, windows
 
-from jexplicit.counts.pairs import count
-from jexplicit.data.contexts import context_columns, contexts, cut_documents, distinct_contexts, hold_out, with_leading_pads
+from jexplicit.counts import count
 
 DOCUMENTS = random_documents(seed=0, number=40, vocab_size=9, longest=6)  # most are shorter than K = 7
 

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jexplicit.data.streams import contexts, hold_out, write_shards
+from jexplicit.data.text import check_reading, read_documents, sample_documents, split_documents, text_corpus
 from reference import random_documents, stream_of
 from tables import refuse
 
-from jexplicit.data.contexts import contexts, hold_out
-from jexplicit.data.corpora import check_reading, read_documents, sample_documents, split_documents, text_corpus
 from jexplicit.data.images import Images, check_images, one_hot, pixel_features
-from jexplicit.data.shards import write_shards
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 
 FILES: list[tuple[str, bytes, str | None, str]] = [  # a file's name, its bytes, the field that is read, and the message

@@ -12,11 +12,19 @@ import threading
 import pyarrow
 import pyarrow.parquet
 from files import put
+from jexplicit.data.text import (
+    MinimalPair,
+    Unit,
+    file_records,
+    files_documents,
+    locate_documents,
+    read_documents,
+    read_pairs,
+    text_corpus,
+)
 from refusals import refused
 
 from jexplicit.data import inputs
-from jexplicit.data.corpora import Unit, files_documents, locate_documents, read_documents, text_corpus
-from jexplicit.data.inputs import MinimalPair, file_records, read_pairs
 
 TEXT, LINES = b"to be\nor not\n", ["to be", "or not"]
 PAIR = b'{"sentence_good": "he runs", "sentence_bad": "he run"}\n'
@@ -65,7 +73,7 @@ def test_pipes_are_read_once_and_asked_for_more_often(tmp_path):
     assert list(corpus.train) == list(corpus.train) == ["to be"] and list(corpus.dev) == ["or not"]
     assert corpus.identity["train_files"] == [[str(path), *inputs.file_stamp(str(path))[1:]]]
     inputs.pipe_bytes.cache_clear()
-    code = "from jexplicit.data.corpora import read_documents; print(read_documents('/dev/stdin'))"
+    code = "from jexplicit.data.text import read_documents; print(read_documents('/dev/stdin'))"
     answer = subprocess.run([sys.executable, "-c", code], input=TEXT, capture_output=True, check=True)
     assert answer.stdout.decode().strip() == "['to be', 'or not']"
 

@@ -11,11 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from files import flipped, put
-from refusals import refused
-
-from jexplicit.data import corpora
-from jexplicit.data import shards as module
-from jexplicit.data.corpora import (
+from jexplicit.data.streams import (
+    count_tokens,
+    read_shards,
+    read_sizes,
+    tokenize_corpus,
+    write_shards,
+    write_sizes,
+)
+from jexplicit.data.text import (
     Corpus,
     iterate_split,
     overlap,
@@ -27,14 +31,10 @@ from jexplicit.data.corpora import (
     text_corpus,
     text_sizes,
 )
-from jexplicit.data.shards import (
-    count_tokens,
-    read_shards,
-    read_sizes,
-    tokenize_corpus,
-    write_shards,
-    write_sizes,
-)
+from refusals import refused
+
+from jexplicit.data import shards as module
+from jexplicit.data import text as corpora
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs import files
 from launch.shards import main
@@ -99,7 +99,7 @@ def test_a_writer_killed_at_any_moment_is_continued_exactly(tmp_path, tokenizer,
                 raise Killed
 
         with monkeypatch.context() as patch, pytest.raises(Killed):
-            for place in ("jexplicit.data.shards", "jexplicit.runs.files"):
+            for place in ("jexplicit.data.streams", "jexplicit.runs.files"):
                 patch.setattr(f"{place}.write_whole", write_or_die)
             write(folder, tokenizer)
         if fatal < 2 * shards or moment != "after":  # the last index was not written

@@ -9,11 +9,11 @@ import time
 import numpy as np
 import pytest
 import tensorflow_datasets
+from jexplicit.data.text import split_documents, tfds_corpus
 from PIL import Image
 from tables import refuse
 from tensorflow_datasets.core.data_sources.base import BaseDataSource
 
-from jexplicit.data.corpora import split_documents, tfds_corpus
 from jexplicit.data.images import read_images
 from launch.shards import main as shards
 

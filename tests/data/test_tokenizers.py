@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import sentencepiece
 import tokenizers
+from jexplicit.data.streams import tokenize_corpus
+from jexplicit.data.text import Corpus
 
-from jexplicit.data.corpora import Corpus
-from jexplicit.data.shards import tokenize_corpus
 from jexplicit.data.tokenizers import (
     KINDS,
     UNK_ID,

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jexplicit.data.text import read_pairs, text_sizes
 from refusals import refused
 
 from jexplicit import fit, score
 from jexplicit.data import encode_documents
-from jexplicit.data.corpora import text_sizes
-from jexplicit.data.inputs import read_pairs
 from jexplicit.lm.evaluation import comparable_measures, judgement, preferences, spelling
 from jexplicit.lm.reading import init, predict, read
 from launch.harness import __main__ as harness

@@ -17,17 +17,16 @@ from unittest.mock import ANY
 import jax
 import numpy as np
 import pytest
+from jexplicit.data.streams import read_shards
+from jexplicit.data.text import Corpus, text_corpus
 from lm_runs import DEV, METHODS, OPTIONS, SMALL, TRAIN, dev_stream, finished, run, small_text, text_flags
 from run_folders import folder, interrupted, made, main, rows, without_costs
 from tables import refuse
 
 import jexplicit
 from jexplicit import evaluate, load_model
-from jexplicit.counts.pairs import count_sparse
-from jexplicit.counts.tables import merge_counts, write_table, write_tables_index
+from jexplicit.counts import count_sparse, merge_counts, write_table, write_tables_index
 from jexplicit.data import encode_documents
-from jexplicit.data.corpora import Corpus, text_corpus
-from jexplicit.data.shards import read_shards
 from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
 from jexplicit.lm.checkpoints import FROM_COUNTS, load_row
 from jexplicit.lm.counted.model import contexts_radius
@@ -152,7 +151,7 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, monkeypat
 
 def test_a_run_on_the_embedded_corpus_names_its_python_and_says_what_to_try_next(tmp_path, monkeypatch, capsys):
     docs = Corpus("docs", TRAIN[:200], DEV[:20])
-    monkeypatch.setattr("jexplicit.data.corpora.docs_corpus", lambda **_: docs)
+    monkeypatch.setattr("jexplicit.data.text.docs_corpus", lambda **_: docs)
     monkeypatch.setattr(sys, "argv", ["jexplicit lm"])
     given = [*SMALL, "--radius", "1", "--features", "cat", "--samples", "0"]
     assert run(tmp_path / "a run", *given) == 0

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jexplicit.data.text import split_documents
 from run_folders import folder, interrupt_training, interrupted, made, main, rows, without_costs
 
-from jexplicit.data.corpora import split_documents
 from jexplicit.data.images import read_images
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.generation import next_token

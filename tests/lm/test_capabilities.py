@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jexplicit.data.streams import PAD, contexts
 from reference import sentences
 from tables import each_row
 
-from jexplicit.counts.pairs import count_sparse
-from jexplicit.data.contexts import PAD, contexts
+from jexplicit.counts import count_sparse
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.checkpoints import TextModel, import_model, load_model, save_run_model, save_tokenizer

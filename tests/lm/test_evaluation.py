@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from jexplicit.data.text import MinimalPair, text_sizes
 from reference import (
     PAD,
     cooccurrences,
@@ -29,8 +30,6 @@ from scipy.sparse import csr_array
 
 from jexplicit import count
 from jexplicit.data import encode_documents, train_tokenizer
-from jexplicit.data.corpora import text_sizes
-from jexplicit.data.inputs import MinimalPair
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.core.model import Past, histories, read_text, token_model
 from jexplicit.lm.evaluation import (

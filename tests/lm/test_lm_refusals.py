@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
+from jexplicit.data.streams import contexts
 from reference import random_documents, stream_of
 from tables import refuse
 
 import jexplicit
-from jexplicit.counts.pairs import count, count_sparse
+from jexplicit.counts import count, count_sparse
 from jexplicit.data import train_tokenizer
-from jexplicit.data.contexts import contexts
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.core.model import token_model
 from jexplicit.lm.core.smoothing import noise_model

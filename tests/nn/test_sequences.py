@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jexplicit.data.streams import PAD
 
-from jexplicit.data.contexts import PAD
 from jexplicit.nn.networks import init_variables, initial_state, training_step
 from jexplicit.nn.sequences import (
     Transformer,

@@ -18,7 +18,7 @@ from jax.sharding import AxisType
 from reference import random_documents, stream_of
 
 import jexplicit
-from jexplicit.counts.pairs import count
+from jexplicit.counts import count
 from jexplicit.runs import devices as module
 from jexplicit.runs.devices import (
     AXIS,
@@ -103,8 +103,8 @@ def free_port() -> int:
 COUNTING = """
 import sys
 import numpy as np
-from jexplicit.counts.pairs import count
-from jexplicit.data.shards import read_shards
+from jexplicit.counts import count
+from jexplicit.data.streams import read_shards
 from jexplicit.runs.devices import check_equal_across_processes, data_mesh, gather_over_processes, is_first, join
 from jexplicit.runs.devices import part_of_process, request_devices
 request_devices(2)

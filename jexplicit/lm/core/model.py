@@ -16,9 +16,8 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.counts.tables import check_stream, windows
-from jexplicit.data.contexts import PAD, check_token_ids, contexts, pad_to, window_contexts
-from jexplicit.data.shards import Stream
+from jexplicit.counts import check_stream, windows
+from jexplicit.data.streams import PAD, Stream, check_token_ids, contexts, pad_to, window_contexts
 from jexplicit.runs.devices import AXIS, default_mesh, gather_over_processes, on_cpu, part_of_process, replicate
 
 HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context

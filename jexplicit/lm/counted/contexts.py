@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import svds
 from threadpoolctl import threadpool_limits
 
-from jexplicit.data.contexts import PAD
+from jexplicit.data.streams import PAD
 from jexplicit.data.tokenizers import Tokenizer
 
 Column = UInt64[np.ndarray, " L"]

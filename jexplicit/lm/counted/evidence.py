@@ -21,7 +21,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Integer, UInt32, UInt64
 
-from jexplicit.data.contexts import PAD
+from jexplicit.data.streams import PAD
 from jexplicit.lm.counted.contexts import Tree, mix
 
 _both = np.array([0, 1, 3], np.int8)  # of the last two decisions, those of a cell that has seen so many

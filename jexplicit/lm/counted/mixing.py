@@ -29,7 +29,7 @@ from jaxtyping import Float, Float32, Int, Integer
 from scipy.sparse import csr_array
 from scipy.special import expit
 
-from jexplicit.data.contexts import PAD
+from jexplicit.data.streams import PAD
 from jexplicit.lm.counted.contexts import Text, Tree, singular_vectors
 from jexplicit.lm.counted.evidence import MOST, Decisions, threads
 from jexplicit.runs.devices import check_threads

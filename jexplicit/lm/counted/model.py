@@ -19,7 +19,7 @@ from jaxtyping import Float32, Int, Integer
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
-from jexplicit.data.contexts import PAD, check_stream, check_token_ids
+from jexplicit.data.streams import PAD, check_stream, check_token_ids
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.counted.contexts import Context, Spelling, Text, Tree, grow, spelling, window_of
 from jexplicit.lm.counted.evidence import (

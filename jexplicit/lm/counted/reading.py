@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 import numpy as np
 from jaxtyping import Float, Float32, Int, Integer
 
-from jexplicit.data.contexts import PAD, check_stream, check_token_ids
+from jexplicit.data.streams import PAD, check_stream, check_token_ids
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.counted.contexts import Spelling, Text, Tree
 from jexplicit.lm.counted.evidence import (

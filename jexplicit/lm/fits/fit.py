@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.data.contexts import PAD, contexts
-from jexplicit.data.corpora import Corpus, Unit, read_documents
+from jexplicit.data.streams import PAD, contexts
+from jexplicit.data.text import Corpus, Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.checkpoints import TextModel
 from jexplicit.lm.core.model import LanguageModel, draw_sample, logits, token_model
@@ -106,7 +106,7 @@ def fit(
         tokenizer: `bpe`, `word` or `char`, trained on the texts; or a tokenizer, or where one lies (a run folder, a
             SentencePiece model, a `tokenizer.json`).
         vocab_size: token ids of a trained tokenizer; default 4098, or every character.
-        field, documents: how files are read, see `jexplicit.data.corpora.read_documents`.
+        field, documents: how files are read, see `jexplicit.data.text.read_documents`.
         watch: progress, events, checkpoints, and the dev stream that stops training; default, none, and a held-out part of the
             texts.
         options: of the method, see `jexplicit.lm.fits.fit.OPTIONS` and `jexplicit.lm.Options`: smoothing, sweeps, seed, ...

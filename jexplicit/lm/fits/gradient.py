@@ -17,7 +17,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.data.contexts import contexts, distinct_contexts, pad_to
+from jexplicit.data.streams import contexts, distinct_contexts, pad_to
 from jexplicit.lm.core.model import LanguageModel, map_contexts, token_model
 from jexplicit.lm.core.names import Features
 from jexplicit.lm.core.smoothing import Noise, noise_model, noisy_counts, noisy_rows

@@ -16,8 +16,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from jexplicit.counts.tables import Counts, merge_offsets
-from jexplicit.data.contexts import contexts, distinct_contexts
+from jexplicit.counts import Counts, merge_offsets
+from jexplicit.data.streams import contexts, distinct_contexts
 from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.core.names import Features
 from jexplicit.lm.core.smoothing import Noise, counts_of_counts, discounts_of, noise_model, noisy_counts, noisy_rows

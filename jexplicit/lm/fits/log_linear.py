@@ -13,8 +13,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.counts.pairs import Counts, counted_radius
-from jexplicit.data.contexts import contexts
+from jexplicit.counts import Counts, counted_radius
+from jexplicit.data.streams import contexts
 from jexplicit.data.tokenizers import Progress
 from jexplicit.lm.core.model import LanguageModel, draw_sample, map_contexts, token_model
 from jexplicit.lm.core.names import Features, Smoothing

@@ -10,10 +10,10 @@ import jax
 import numpy as np
 import pytest
 from counted_models import CONTEXTS, HISTORIES, fitted, histories, stream, texts, tokenizer
+from jexplicit.data.streams import PAD
+from jexplicit.data.text import MinimalPair
 
 import jexplicit
-from jexplicit.data.contexts import PAD
-from jexplicit.data.inputs import MinimalPair
 from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm.attribution import account, divide, explain
 from jexplicit.lm.checkpoints import TextModel, import_model
