@@ -23,9 +23,22 @@ from rich.markup import escape
 
 from jexplicit.counts import Counts, count, count_sparse, read_tables
 from jexplicit.data import text as corpora
-from jexplicit.data.streams import TokenizedCorpus, contexts, distinct_contexts, read_shards, read_sizes, tokenize_corpus
-from jexplicit.data.text import Corpus, Documents, TextSizes, split_at_end
-from jexplicit.data.tokenizers import PAD, Tokenizer, encode_documents, make_tokenizer
+from jexplicit.data.streams import (
+    PAD,
+    TokenizedCorpus,
+    contexts,
+    distinct_contexts,
+    read_shards,
+    read_sizes,
+    tokenize_corpus,
+)
+from jexplicit.data.text import (
+    Corpus,
+    Documents,
+    TextSizes,
+    split_at_end,
+)
+from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm import checkpoints, evaluation
 from jexplicit.lm.core.model import LanguageModel, is_token_model, sampled_positions
 from jexplicit.lm.core.names import Features, FitOptions, label
