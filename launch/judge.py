@@ -20,7 +20,7 @@ from jexplicit.data.inputs import MinimalPair, read_pairs
 from jexplicit.lm.core.names import label
 from jexplicit.runs.progress import stage
 from launch.kit.command import ModelChoices, entry_point, load_choices
-from launch.kit.views import Column, Results, Row, Section, Table, cell, groups, pivot_table
+from launch.kit.views import Column, Results, Row, Table, groups, pivot_table, section
 
 if TYPE_CHECKING:
     from jexplicit.lm.checkpoints import TextModel
@@ -100,8 +100,9 @@ def _models(results: Results) -> list[Row]:
 
 def _of_fields(models: list[Row]) -> Sequence[Column]:
     fields = dict.fromkeys(field for row in models for field in row.get("fields", {}))
-    shares = [*((field.replace("_", " "), cell("fields", field)) for field in fields), ("all", "accuracy"), ("ties", "ties")]
-    percent = [Column(heading, value, ".1f", 100) for heading, value in shares]
+    of_field = [lambda row, field=field: row.get("fields", {}).get(field) for field in fields]
+    shares = {**dict(zip(fields, of_field, strict=True)), "all": "accuracy", "ties": "ties"}
+    percent = [Column(heading.replace("_", " "), value, ".1f", 100) for heading, value in shares.items()]
     costs = Column("pairs", "pairs", ","), Column("seconds", "seconds", ".1f")
     perplexities = Column("dev perplexity", "dev_perplexity", ".1f"), Column("bits per byte", "bits_per_byte", ".3f")
     return [Column("model", "model"), *percent, *costs, *perplexities]
@@ -115,7 +116,7 @@ MODELS = Table(
 )
 _paradigm = [Column("paradigm", "paradigm"), Column("field", "field"), Column("pairs", "pairs", "d")]
 _by_model = lambda results: [{**row, "model": label(row)} for row in results.rows]  # noqa: E731
-PARADIGMS = pivot_table(_paradigm, "model", "accuracy", ".1f", scale=100, rows=_by_model)
-VIEWS = (MODELS, Section("Paradigms", [PARADIGMS]))
+PARADIGMS = pivot_table(_paradigm, "model", Column("", "accuracy", ".1f", 100), _by_model)
+VIEWS = (MODELS, section("Paradigms", PARADIGMS))
 
 main = entry_point(run, Config, __doc__, module=__name__, experiment="judge")

@@ -24,7 +24,7 @@ from jexplicit.runs import files
 from jexplicit.runs.devices import check_equal_across_processes, is_first, lock_run_folder
 from jexplicit.runs.progress import console, show
 from launch.kit.command import Preset, command_name, run_command
-from launch.kit.views import Row, Table, View, read_results, where
+from launch.kit.views import Row, Table, View, read_results, rich_table, where
 
 _of_one_start = ("coordinator", "num_processes", "process_id")  # fields not stored in config.json
 # Fields that do not affect results, such as devices: a resumed run may change them.
@@ -201,10 +201,9 @@ class Experiment(NamedTuple):
         if not is_first():
             return {}
         self.after(config, folder)
-        report, shown = self.report(folder.path), (view for views in self.views for view in getattr(views, "views", (views,)))
-        if table := next((view for view in shown if isinstance(view, Table)), None):
-            if (printed := table.terminal(read_results(folder.path))).row_count:
-                show(printed)
+        report = self.report(folder.path)
+        for table in [view for view in self.views if isinstance(view, Table)][:1]:
+            show(rich_table(*table.content(read_results(folder.path))))
         folder.log(event="finished", seconds=(seconds := time.perf_counter() - start))
         console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
         return {"out": str(folder.path), "seconds": seconds, "rows": folder.rows()}
