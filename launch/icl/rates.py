@@ -125,7 +125,7 @@ def _deep_softmax(config: configs.DeepSoftmaxConfig, folder: RunFolder) -> list[
 
 
 def _head_products(results: Results) -> list[str]:
-    """The products of each head and their sum, red and blue around 0 (paper, Fig. 12)."""
+    """The products of heads and their sums, red and blue around 0 (Fig. 12)."""
     path = results.path / "heads.npz"
     if not path.exists():
         return []

@@ -5,8 +5,10 @@
 measure(config, folder) yields pairs such as `{"radius": K}, lambda: [{"loss": loss_of(K)}]`.
 """
 
+import contextlib
 import dataclasses
 import inspect
+import itertools
 import json
 import os
 import platform
@@ -23,7 +25,7 @@ import jax
 from jexplicit.runs import files
 from jexplicit.runs.devices import check_equal_across_processes, is_first, lock_run_folder
 from jexplicit.runs.progress import console, show
-from launch.kit.command import Preset, command_name, run_command
+from launch.kit.command import Preset, command_name, entry_point
 from launch.kit.views import Row, Table, View, read_results, rich_table, where
 
 _of_one_start = ("coordinator", "num_processes", "process_id")  # fields not stored in config.json
@@ -73,7 +75,12 @@ class RunFolder:
             return
         kept = {name: None if name in _of_one_start else value for name, value in described.items()}
         files.write_json(path / "config.json", {"launcher": experiment, **kept})
-        files.write_json(path / "environment.json", environment())
+        about = environment()
+        with contextlib.suppress(OSError, ValueError, KeyError):  # a continuation adds flags to the command
+            if begun:
+                before = files.parse_json((path / "environment.json").read_bytes())["command"]
+                about["command"] = [*before, *itertools.dropwhile(lambda word: not word.startswith("-"), sys.argv[1:])]
+        files.write_json(path / "environment.json", about)
         metrics = path / "metrics.jsonl"
         text = metrics.read_bytes() if metrics.exists() else b""
         if text and not text.endswith(b"\n"):  # a line of a killed run, cut short
@@ -218,6 +225,5 @@ class Experiment(NamedTuple):
         return path
 
     def main(self, argv: Sequence[str] | None = None, *, description: str = "") -> int:
-        """Entry point of the command line; see `run_command`."""
-        about = description or inspect.cleandoc(self.config.__doc__ or "")
-        return run_command(self.run, self.config, presets=self.presets, description=about, argv=argv, experiment=self.name)
+        """Entry point of the command line."""
+        return entry_point(self.run, self.config, description or self.config.__doc__, self.presets, experiment=self.name)(argv)

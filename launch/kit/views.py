@@ -82,7 +82,7 @@ def means(rows: Iterable[Row], by: Sequence[str]) -> list[Row]:
 
 
 def pivot(rows: Iterable[Row], by: str, across: Field) -> list[Row]:
-    """One line per value of `by`, where field F of the row with across = V is `V F`."""
+    """A line per value of `by`, with field F of a row of `across` V as `V F`."""
     lines: dict[Any, dict[str, Any]] = {}
     for row in rows:
         line, key = lines.setdefault(row[by], {by: row[by]}), _getter(across)(row)
