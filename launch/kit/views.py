@@ -9,13 +9,16 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import rich.table
 from rich.text import Text
 
 from jexplicit.runs.files import read_config, read_events, read_rows, read_texts
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Row = Mapping[str, Any]
 Field = str | Callable[[Any], Any]  # of a row: its name, or a function of the row
@@ -279,6 +282,8 @@ class Lines(NamedTuple):
 
     def __call__(self, results: Results) -> list[str]:
         """Draw the figure, and the line that shows it."""
+        import pandas as pd
+
         rows, y = _selected(self.rows, results), "value" if isinstance(self.y, Mapping) else self.y
         if isinstance(self.y, Mapping):
             rows = [{**row, "measure": label, "value": row.get(name)} for name, label in self.y.items() for row in rows]
@@ -289,16 +294,17 @@ class Lines(NamedTuple):
         points = [point for point in points if point["y"] is not None]
         if not points:
             return []
+        curves = any(isinstance(point["x"], Sequence) for point in points)
+        frame = pd.DataFrame(points).explode(["x", "y"] if curves else ["y"]).explode("y").astype({"x": float, "y": float})
+        if frame.dropna().empty:
+            return []
         with _drawn(results.path / "figures" / f"{self.name}.png"):
-            self._draw(points)
+            self._draw(frame.dropna(subset="y"))
         return [f"![{self.name.replace('_', ' ')}](figures/{self.name}.png)", ""]
 
-    def _draw(self, points: list[Row]) -> None:
-        import pandas as pd
-        import seaborn as sns  # with pandas a second
+    def _draw(self, frame: "pd.DataFrame") -> None:
+        import seaborn as sns  # half a second more
 
-        curves = isinstance(points[0]["x"], Sequence)
-        frame = pd.DataFrame(points).explode(["x", "y"] if curves else ["y"]).explode("y").astype({"x": float, "y": float})
         across, own = frame[frame.x.isna()], frame.dropna()
         few = own.groupby(["hue", "panel"]).x.nunique().max() <= _few
         looks = dict(zip(frame.hue.unique(), itertools.product(("", (1, 1), (5, 1, 1, 1)), COLOURS), strict=False))
