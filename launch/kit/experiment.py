@@ -35,16 +35,11 @@ _libraries = ("flax", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "sc
 
 
 class RunFolder:
-    """The folder of a run.
+    """The folder of a run, locked against other runs as long as this object lives.
 
-    It has config.json, environment.json, metrics.jsonl, results.json, figures/, checkpoints/ and report.md. Opening it locks
-    it against other runs for the lifetime of this object, and writes the first two. Of several processes the first one writes;
-    all of them have the same rows in memory. resume: continue a run of the same configuration, except for `extend` and fields
-    that do not affect results.
-
-    Raises:
-        ValueError: a folder with other files, with a run and no `resume`, of another configuration or experiment, in use,
-            damaged, or that cannot be written.
+    Of several processes the first one writes; all of them have the same rows in memory. resume: continue a run of the same
+    configuration, except for `extend` and fields that do not affect results. ValueError: a folder with other files, with a run
+    and no `resume`, of another configuration or experiment, in use, damaged, or that cannot be written.
     """
 
     def __init__(
@@ -53,8 +48,6 @@ class RunFolder:
         self.path = path = files.local_path(out, "--out")
         described = json.loads(json.dumps(dataclasses.asdict(config)))  # as JSON types
         experiment = experiment or files.experiment_of(type(config))
-        if unknown := sorted(set(extend) - set(described)):
-            raise ValueError(f"extend names {', '.join(unknown)}: the config has only {', '.join(described)}")
         _check_empty_or_run(path)
         self._lock = lock_run_folder(path, jax.process_index())
         files.check_experiment(path, experiment, "choose another --out")
@@ -91,12 +84,9 @@ class RunFolder:
         """Append one line to metrics.jsonl."""
         if not is_first():
             return
-        line, path = json.dumps({"time": round(time.time(), 3), **event}) + "\n", self.path / "metrics.jsonl"
-        try:
-            with open(path, "a") as file:
-                file.write(line)
-        except OSError as error:
-            raise ValueError(f"{path} cannot be written ({error.strerror}): make room, then continue with --resume") from error
+        line = json.dumps({"time": round(time.time(), 3), **event})
+        with open(self.path / "metrics.jsonl", "a") as file:
+            file.write(f"{line}\n")
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl with this `event`, oldest first."""

@@ -124,7 +124,6 @@ def test_a_run_is_continued_by_its_experiment_and_fields_to_extend_may_change(tm
         ({"resume": True, "steps": 20}, r"was run with steps = 10 \(now 20\)"),
         (more, r"was run with numbers = \[1, 2, 3\] \(now \[1, 2, 4\]\)"),
         ({**more, "steps": 20, "extend": ("numbers",)}, "was run with steps = 10"),
-        ({"resume": True, "extend": ("radii",)}, "extend names radii: the config has only out, numbers, steps, resume"),
         ({"resume": True, "experiment": "networks"}, "is a run of launch.lm; choose another --out"),
     ):
         refused(said, functools.partial(opened, tmp_path, **options))
