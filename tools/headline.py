@@ -126,7 +126,7 @@ def _draw(ax: Any, model: Row) -> tuple[float, float]:
     ax.plot(*zip(*shown, strict=True), **style, color=(colour := COLOURS[trained]))
     if not model.get("end"):
         return shown[-1]
-    end = np.mean([row["cpu"] for row in rows(model)]), np.mean([row["error"] for row in rows(model)])
+    end = float(np.mean([row["cpu"] for row in rows(model)])), float(np.mean([row["error"] for row in rows(model)]))
     ax.plot(*zip(shown[-1], end, strict=True), linestyle=":", color=colour)
     ax.plot(*end, marker="o", markersize=5, color=colour, markerfacecolor="white")
     return end
