@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 _general = "general"
-_flat = (tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff)  # --epochs, not --training.epochs
 _alone = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # --quiet without --no-quiet
 
 
@@ -122,22 +121,18 @@ def _helps(config: type) -> dict[str, str]:
 
 def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str, description: str, presets: Iterable[str]) -> C:
     """The config of a command line; `--help`, `--help-all` (tyro's) and errors end the process."""
-    groups = itertools.groupby(flags(config, default, presets), lambda flag: flag.group)
-    known = {group: list(own) for group, own in groups}
+    known = flags(config, default, presets)
     if {"-h", "--help"} & {*argv}:
-        lines = [line for group, own in known.items() for line in (f"{group}:", *map(_short_help, own))]
+        groups = itertools.groupby(known, lambda flag: flag.group)
+        lines = [line for group, own in groups for line in (f"{group}:", *map(_short_help, own))]
         print(f"usage: {prog} [OPTIONS]", description, "\n".join(lines), sep="\n\n")
         raise SystemExit(0)
-    parts = []
-    for group, own in known.items():  # a dataclass for each
-        hints = [Annotated[flag.hint, tyro.conf.arg(help=flag.help)] for flag in own]
-        fields = [(flag.name, hint, dataclasses.field(default=flag.value)) for flag, hint in zip(own, hints, strict=True)]
-        parts.append((group, dataclasses.make_dataclass(group, fields, kw_only=True, frozen=True)))
-    kind = dataclasses.make_dataclass(config.__name__, parts, frozen=True)
+    hints = [Annotated[flag.hint, tyro.conf.arg(help=flag.help)] for flag in known]
+    fields = [(flag.name, hint, dataclasses.field(default=flag.value)) for flag, hint in zip(known, hints, strict=True)]
+    kind = dataclasses.make_dataclass(config.__name__, fields, kw_only=True, frozen=True)
     given = ["--help" if word == "--help-all" else word for word in argv]
-    found: Any = tyro.cli(kind, prog=prog, args=given, description=description, config=_flat)
-    values = {name: value for group in vars(found).values() for name, value in vars(group).items()}
-    return config(**{field.name: values[field.name] for field in dataclasses.fields(config)})  # pyright: ignore[reportArgumentType]
+    found: Any = tyro.cli(kind, prog=prog, args=given, description=description, config=(tyro.conf.HelptextFromCommentsOff,))
+    return config(**{field.name: getattr(found, field.name) for field in dataclasses.fields(config)})  # pyright: ignore[reportArgumentType]
 
 
 def _short_help(flag: Flag) -> str:
