@@ -312,14 +312,14 @@ def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
 
 def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator["TextModel"]:
     """The chosen models of a run or export; `best`: the best on dev."""
-    from jexplicit.lm.checkpoints import import_model, load_row, model_file, model_rows
+    from jexplicit.lm.checkpoints import load_model, load_row, model_file, model_rows
 
     wanted = {f.name: getattr(choices, f.name) for f in dataclasses.fields(ModelChoices) if getattr(choices, f.name)}
-    if not is_input(path := model_file(run)):
+    if not is_input(model_file(run)):
         rows = model_rows(run, **wanted)
         yield from (load_row(run, row) for row in (sorted(rows, key=lambda row: row["dev_perplexity"])[:1] if best else rows))
         return
-    about = (saved := import_model(path)).about
+    about = (saved := load_model(run)).about
     if other := [f"{name} {about.get(name)}" for name, values in wanted.items() if about.get(name) not in values]:
         remedy = f"leave out --{', --'.join(wanted)}, or give its run folder"
         raise ValueError(f"{run} holds one model, with {', '.join(other)}: {remedy}")
