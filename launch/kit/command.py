@@ -47,8 +47,8 @@ _alone = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # --quiet without --no-q
 def command_name() -> str:
     """The command of this process, such as `jexplicit lm`."""
     program = Path(sys.argv[0])
-    name = program.parent.name if program.stem == "__main__" else program.stem.replace("_", "-")
-    return program.name if program.name.startswith("jexplicit ") else f"jexplicit {name}"
+    name = program.parent.name if program.stem == "__main__" else program.stem
+    return program.name if program.name.startswith("jexplicit ") else f"jexplicit {name.replace('_', '-')}"
 
 
 def as_installed(text: str) -> str:
