@@ -37,7 +37,7 @@ def chosen(results: str, where: Row, event: str = "") -> list[Row]:
 
 
 def measured(model: Row) -> dict[str, Any]:
-    """The first row of a model, with its loss, CPU seconds, spread and test; its points, and end."""
+    """A row of a model, with loss, CPU seconds, test; its points and end."""
     trained, known = model.get("trained", False), model.get("known", {})
     about = {"model": model["name"], "reads": model["reads"], "found": "trained" if trained else "without SGD"}
     if not model["results"]:

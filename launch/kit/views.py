@@ -85,7 +85,7 @@ def means(rows: Iterable[Row], by: Sequence[str]) -> list[Row]:
 
 
 def pivot(rows: Iterable[Row], by: str, across: Field) -> list[Row]:
-    """A line per value of `by`, with field F of a row of `across` V as `V F`."""
+    """A line per value of `by`; field F of across = V is `V F`."""
     lines: dict[Any, dict[str, Any]] = {}
     for row in rows:
         line, key = lines.setdefault(row[by], {by: row[by]}), _getter(across)(row)
@@ -307,7 +307,8 @@ class Lines(NamedTuple):
 
         across, own = frame[frame.x.isna()], frame.dropna()
         few = own.groupby(["hue", "panel"]).x.nunique().max() <= _few
-        looks = dict(zip(frame.hue.unique(), itertools.product(("", (1, 1), (5, 1, 1, 1)), COLOURS), strict=False))
+        free = itertools.cycle(itertools.product(("", (1, 1), (5, 1, 1, 1)), COLOURS))
+        looks = dict(zip(frame.hue.unique(), free, strict=False))
         dashes: dict[str, Any] = {hue: line if hue in set(own.hue) else (4, 2) for hue, (line, _) in looks.items()}
         palette = {hue: self.colours.get(hue, colour) for hue, (_, colour) in looks.items()}
         panels = list(frame.panel.unique())
