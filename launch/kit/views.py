@@ -85,7 +85,7 @@ def means(rows: Iterable[Row], by: Sequence[str]) -> list[Row]:
 
 
 def pivot(rows: Iterable[Row], by: str, across: Field) -> list[Row]:
-    """A line per value of `by`; field F of across = V is `V F`."""
+    """A line per `by`, with field F of across = V as `V F`."""
     lines: dict[Any, dict[str, Any]] = {}
     for row in rows:
         line, key = lines.setdefault(row[by], {by: row[by]}), _getter(across)(row)
