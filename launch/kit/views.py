@@ -105,8 +105,8 @@ class Column(NamedTuple):
     def cell(self, row: Any) -> str:
         """The text of a row's cell."""
         value = _getter(self.value)(row)
-        if value is None or isinstance(value, str):
-            return value or ""
+        if value is None or isinstance(value, str) or value != value:  # a data frame's missing numbers are NaN
+            return value if isinstance(value, str) else ""
         return format(value if self.scale is None else value * self.scale, self.format)
 
 
