@@ -83,7 +83,10 @@ def test_tables_have_a_cell_per_column_that_a_row_fills_and_empty_ones_for_what_
         Column("dev", lambda row: row["loss"] + 1, ".2f", bold=True),
         Column("epochs", "epochs", "d"),
     ]
-    rows = [{"method": "a|b", "bytes": 12_345_678, "loss": 1.0, "epochs": 3}, {"method": "c", "bytes": None, "epochs": np.nan, "loss": 2.0}]
+    rows = [
+        {"method": "a|b", "bytes": 12_345_678, "loss": 1.0, "epochs": 3},
+        {"method": "c", "bytes": None, "epochs": np.nan, "loss": 2.0},
+    ]
     cells = ["| a\\|b | 12.3 | **2.00** | 3 |", "| c |  | **3.00** |  |"]
     assert markdown_table(columns, rows) == ["", "| method | MB | dev | epochs |", "|---|---|---|---|", *cells, ""]
     shown = io.StringIO()
