@@ -1,4 +1,4 @@
-"""Write one language model of a run to a file, or a folder to share.
+"""Write one language model of a run to a file or folder.
 
 python -m launch.export --run runs/demo --method explicit --out model.safetensors
 python -m launch.export --run runs/demo --out demo-model        # a folder to share, with a model card
