@@ -52,11 +52,11 @@ def measured(model: Row) -> dict[str, Any]:
         event, field = model["curve"]
         entries = chosen(model["results"], model["where"], event)
         found["points"] = [(found["cpu"], np.mean([row[field] for row in entries]))]
-    if "curve" in model and trained:
-        steps = groups(entries, lambda row: row.get("step", row.get("epoch")))
-        seconds = {step: np.mean([cpu_seconds(row, np.size(row[field])) for row in own]) for step, own in steps.items() if step}
-        found["points"] = [(cpu, np.mean([row[field] for row in steps[step]])) for step, cpu in seconds.items()]
-        found["cpu"] = found["points"][-1][0]
+        if trained:
+            steps = {n: own for n, own in groups(entries, lambda row: row.get("step", row.get("epoch"))).items() if n}
+            seconds = [np.mean([cpu_seconds(row, np.size(row[field])) for row in own]) for own in steps.values()]
+            losses = [np.mean([row[field] for row in own]) for own in steps.values()]
+            found |= {"points": [*zip(seconds, losses, strict=True)], "cpu": seconds[-1]}
     if model.get("end"):  # the cost and the loss of its rows, where its curve is measured in another way
         found |= {"cpu": np.mean(costs), "end": (np.mean(costs), found["error"])}
     return found

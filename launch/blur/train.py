@@ -351,7 +351,7 @@ def speed_lines(results: Results) -> list[Row]:
     """Interquartile mean speed-ups against Adam, and mean accuracies, by number of updates."""
     rows = pd.DataFrame(results.rows).assign(updates=lambda rows: rows.adam_updates / rows.n, tasks=1)
     rows = rows.assign(FLOPs=rows.updates / rows.cost, faster=rows.updates > 1, never=~rows.reached)
-    by_n = rows.groupby("n")
+    by_n: Any = rows.groupby("n")
     found = by_n[["updates", "FLOPs"]].agg(trim_mean, 0.25).join(by_n[["tasks", "faster", "never"]].sum())
     accuracies = by_n[[name for name in ("rule_accuracy", "nearest neighbour") if name in rows]].mean()
     return found.join(accuracies).reset_index().to_dict("records")

@@ -311,15 +311,15 @@ class Lines(NamedTuple):
             named = {"title": title, "xlabel": labels[0], "ylabel": labels[1]}
             ax.set(**named | {**self.axes, **self.by_panel.get(title, {})})
             for which in ("x", "y"):
-                values, scale = frame[which][frame.panel == title].dropna(), getattr(ax, f"get_{which}scale")()
+                values, scale = np.array(frame.loc[frame.panel == title, which], float), getattr(ax, f"get_{which}scale")()
                 if scale == "log" and (values <= 0).any():  # linear near 0
                     linear = min(values[values > 0], default=1.0)
                     getattr(ax, f"set_{which}scale")("symlog", linthresh=linear)
                 elif scale == "log":
-                    log_ticks(ax, which, set(values) if which == "x" else ())
+                    log_ticks(ax, which, {*values[values > 0]} if which == "x" else ())
                 elif which == "x":
                     locator: Any = ax.xaxis.get_major_locator()
-                    locator.set_params(integer=not (values % 1).any())  # such as layers
+                    locator.set_params(integer=not np.nan_to_num(values % 1).any())  # such as layers
         if grid.legend:
             grid.legend.set_title("")
         grid.tight_layout()
