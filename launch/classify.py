@@ -32,4 +32,4 @@ class Config:
     """Number of labels to show, the most probable first."""
 
 
-main = entry_point("launch.digits.solved:classify", Config, __doc__, module=__name__)
+main = entry_point("launch.digits.run:classify", Config, __doc__, module=__name__)

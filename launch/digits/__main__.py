@@ -9,7 +9,7 @@ import sys
 from launch.digits.config import PRESETS, Config
 from launch.kit.command import entry_point
 
-main = entry_point("launch.digits.solved", Config, __doc__, PRESETS)
+main = entry_point("launch.digits.run", Config, __doc__, PRESETS)
 
 if __name__ == "__main__":
     sys.exit(main())

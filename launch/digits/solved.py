@@ -3,13 +3,10 @@
 A method is a function of a `Problem` that yields parts: the fields that identify a row, and what computes the rest of it.
 """
 
-import dataclasses
 import functools
 import math
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -17,18 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jexplicit.data.images import Images, check_grey_levels, one_hot, pixel_features, read_grey_images, read_images, size
-from jexplicit.features import Axes, describe, fit_axes, fourier_directions, fourier_features, scattering_pools, wavelets
-from jexplicit.runs.bounds import config_of, refuses
+from jexplicit.data.images import Images, one_hot, pixel_features, read_images
+from jexplicit.features import describe, fit_axes, fourier_directions, fourier_features, scattering_pools, wavelets
+from jexplicit.runs.bounds import refuses
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.files import host_bytes, is_measured, local_path, peak_bytes, read_config, read_run
-from jexplicit.runs.loop import is_checkpoint, load_checkpoint, save_checkpoint
-from jexplicit.runs.progress import console, show, stage
+from jexplicit.runs.files import host_bytes, is_measured, peak_bytes
+from jexplicit.runs.loop import save_checkpoint
+from jexplicit.runs.progress import console, stage
 from jexplicit.solvers import explicit, sweeps
 from jexplicit.solvers.sweeps import SoftmaxFit, streamed_logits, tempered
-from launch.digits.config import PRESETS, Config
-from launch.kit.experiment import Experiment, Part, RunFolder
+from launch.digits.config import Config
+from launch.kit.experiment import Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Section, Table, View, where
 
 Parts = Iterator[Part]
@@ -50,7 +47,8 @@ class Split(NamedTuple):
 class Problem(NamedTuple):
     """The input of every method.
 
-    held_out: which training images choose models and settings, a drawn tenth. K: the mean L1 norm of the pixels.
+    held_out: which training images choose models and settings, a drawn tenth. K: the mean L1 norm of the pixels. described:
+    descriptors of training and test images, weights of features, seconds and operations, made once.
     """
 
     config: Config
@@ -60,17 +58,28 @@ class Problem(NamedTuple):
     test: Split
     held_out: np.ndarray
     K: float
+    described: Callable[[], tuple[Array, Array, dict[str, Array], float, float]]
 
     def reading(self, train: Array, test: Array) -> "Problem":
         """The same problem with other inputs."""
         return self._replace(train=self.train._replace(H=train), test=self.test._replace(H=test))
 
 
-@functools.lru_cache(maxsize=1)
-def _read(config: Config) -> Images:
-    """The images that the flags name."""
+def read_problem(config: Config, folder: RunFolder) -> Problem:
+    """The images that the flags name, with a held-out tenth."""
     with stage("reading"):
-        return read_images(config.data, config.data_dir, limit=config.limit, resize=config.resize, seed=config.seed)
+        images = read_images(config.data, config.data_dir, limit=config.limit, resize=config.resize, seed=config.seed)
+
+    def split(X: np.ndarray, labels: np.ndarray) -> Split:
+        H, Y = pixel_features(X, images.levels), one_hot(labels, images.outputs)
+        return Split(jnp.asarray(H), jnp.asarray(Y), jnp.asarray(labels, jnp.int32))
+
+    train, test = split(images.train_images, images.train_labels), split(images.test_images, images.test_labels)
+    held_out, order = np.zeros(len(train.labels), bool), np.random.default_rng(config.seed).permutation(len(train.labels))
+    held_out[order[: max(1, len(order) // 10)]] = True
+    console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")
+    described = functools.cache(functools.partial(_describe_images, config, images))
+    return Problem(config, folder, images, train, test, held_out, float(explicit.priming_number(train.H)), described)
 
 
 def make_key(method: str, solver: str, *, layers: int = 1, features: str = "pixels") -> Row:
@@ -96,16 +105,12 @@ def model_name(row: Row) -> str:
     return f"{row['method']}_{row['solver'] if row['method'] in ('kernel', 'optimum') else row['layers']}"
 
 
-def predictor(row: Row, params: Any, weights: Row) -> Callable[[Any], Array]:
-    """The logits [M, N] of a model, of pixels or descriptors [M, D]."""
-    if row["method"] == "explicit":
+def logits_of(params: Any, weights: Row) -> Callable[[Any], Array]:
+    """The logits [M, N] of a solved model, of pixels or descriptors [M, D]."""
+    if "U" not in params:
         return functools.partial(explicit.stack_logits, params)
-    if "U" in params:
-        fit = SoftmaxFit(params["U"], params["intercept"], ())
-        return functools.partial(streamed_logits, fit, features=kernel_features(weights)) if weights else fit.logits
-    from launch.digits.trained import network_logits, network_of  # flax, which solved models need not wait for
-
-    return functools.partial(network_logits(network_of(row)), params)
+    fit = SoftmaxFit(params["U"], params["intercept"], ())
+    return functools.partial(streamed_logits, fit, features=kernel_features(weights)) if weights else fit.logits
 
 
 def linear(fit: SoftmaxFit) -> dict[str, Array]:
@@ -113,16 +118,16 @@ def linear(fit: SoftmaxFit) -> dict[str, Array]:
     return {"U": fit.U, "intercept": fit.intercept}
 
 
-def keep(problem: Problem, key: Row, params: Any, weights: Row | None = None, **fields: Any) -> Row:
+def keep(problem: Problem, key: Row, params: Any, weights: Row | None = None, logits: Any = None, **fields: Any) -> Row:
     """The row of a model, whose arrays are saved.
 
-    weights: of the descriptors and features that it reads in place of pixels.
+    weights: of the descriptors and features that it reads in place of pixels. logits: of a trained network, a function.
     """
     images, weights, checkpoints = problem.images, dict(weights or {}), problem.folder.path / "checkpoints"
     height, width = images.train_images.shape[1:]
     about = {**key, **{name: getattr(images, name) for name in ("sha256", "outputs", "levels")}}
     about |= {"data": images.name, "height": height, "width": width, "mean_norm": problem.K}
-    logits = predictor(about, params, weights)
+    logits = logits or logits_of(params, weights)
     for part, split in (("train", problem.train), ("test", problem.test)):
         z = logits(split.H)
         fields |= {f"{part}_accuracy": explicit.accuracy(z, split.labels), f"{part}_loss": explicit.mean_loss(z, split.Y)}
@@ -178,7 +183,7 @@ def _measure(problem: Problem, key: Row) -> list[Row]:
         params = jax.block_until_ready(_solve(key, problem.train, problem.K, options))
     seconds = time.perf_counter() - start
     part = _solve(key, problem.train.rows(~held_out), problem.K, {"sweeps": number})  # which has not seen the held-out tenth
-    dev = predictor(key, part, {})(problem.train.H[held_out])
+    dev = logits_of(part, {})(problem.train.H[held_out])
     row: dict[str, Any] = {"epochs": number, "priming_number": None if method == "quadratic" else problem.K}
     row |= {"seconds": seconds, **dev_scores(problem, dev)}
     if method == "explicit":
@@ -225,24 +230,22 @@ def flops(function: Callable, *inputs: Any) -> float:
     return float((jax.jit(function).lower(*inputs).cost_analysis() or {}).get("flops", 0.0))
 
 
-def _pools(shape: tuple[int, ...]) -> Callable[[Array], Array]:
+def pools(shape: tuple[int, ...]) -> Callable[[Array], Array]:
     """Averages of moduli of wavelets over a grid: images to [m, D]."""
     side = min(shape[1:])  # the coarsest wavelet is at most half an image wide
     bank = wavelets(shape[1:], octaves=min(3, side.bit_length() - 2), angles=6, grid=max(4, round(side / 4)))  # 4 pixels a cell
     return functools.partial(scattering_pools, bank=bank)
 
 
-@functools.lru_cache(maxsize=1)
-def describe_images(config: Config) -> tuple[Array, Array, dict[str, Array], float, float]:
-    """Descriptors of training and test images, weights of features, seconds and operations."""
-    images, start = _read(config), time.perf_counter()
-    X, levels = images.train_images, images.levels
+def _describe_images(config: Config, images: Images) -> tuple[Array, Array, dict[str, Array], float, float]:
+    """The descriptors of the images, shared by all linear classifiers of a run."""
+    start, X, levels = time.perf_counter(), images.train_images, images.levels
     with stage("descriptors", "images") as progress:
-        axes = fit_axes(_pools(X.shape), X, levels, dimensions=_axes, seed=config.seed)
-        train, test = (describe(_pools(x.shape), axes, x, levels, progress=progress) for x in (X, images.test_images))
+        axes = fit_axes(pools(X.shape), X, levels, dimensions=_axes, seed=config.seed)
+        train, test = (describe(pools(x.shape), axes, x, levels, progress=progress) for x in (X, images.test_images))
     W = fourier_directions(key_of_seed(config.seed), train.shape[1], config.frequencies, scale=_scale)
     seconds, image = time.perf_counter() - start, jax.ShapeDtypeStruct((1, *X.shape[1:]), train.dtype)
-    cost = flops(_pools(image.shape), image) + 2 * axes.axes.size  # of pooled responses and axes
+    cost = flops(pools(image.shape), image) + 2 * axes.axes.size  # of pooled responses and axes
     return train, test, {**axes._asdict(), "W": W}, seconds, cost * len(train)
 
 
@@ -259,7 +262,7 @@ def _kernel(problem: Problem, method: str) -> Parts:
 
 def _readouts(problem: Problem, key: Row) -> list[Row]:
     """Both readouts: fitted to nine tenths, chosen on the other, then fitted to all."""
-    Z, Z_test, weights, feature_seconds, feature_flops = describe_images(problem.config)
+    Z, Z_test, weights, feature_seconds, feature_flops = problem.described()
     problem = problem.reading(Z, Z_test)
     (Z, Y, labels), held_out, features = problem.train, problem.held_out, kernel_features(weights)
     part, other, whole = (sweeps.split_examples(Z[m], Y[m], mesh=data_mesh()) for m in (~held_out, held_out, slice(None)))
@@ -317,78 +320,6 @@ def _readouts(problem: Problem, key: Row) -> list[Row]:
     return rows
 
 
-# --- labels of new images ------------------------------------------------------------------------------------------------
-
-_images_per_call = 1000
-
-
-def _load(path: Path) -> Any:
-    """The arrays in a checkpoint."""
-    return jax.tree.map(jnp.asarray, load_checkpoint(path)["params"])
-
-
-class Classifier(NamedTuple):
-    """A model of a run: its row, labels and logits [M, N] of images."""
-
-    row: Row
-    classes: tuple[str, ...]
-    logits: Callable[[np.ndarray], Array]
-
-
-def load_classifier(run: str, **wanted: Any) -> Classifier:
-    """The most accurate of the wanted models of a run."""
-    stored, rows = read_run(run, "digits")
-    if set(stored) != {field.name for field in dataclasses.fields(Config)}:
-        raise ValueError(f"{run} is a run of another version: fit its models again, by jexplicit digits with another --out")
-    config_of(Config, stored, f"restore it in {run}, or give another run")
-    folder = local_path(run, "--run") / "checkpoints"
-    saved = [row for row in rows if is_checkpoint(folder / model_name(row))]
-    wanted = {name: value for name, value in wanted.items() if value is not None}
-    if not (fitting := where(saved, **wanted)):
-        asked = " ".join(f"--{name} {value}" for name, value in wanted.items()) or "--run"
-        there = "; ".join(map(row_name, saved)) or "none that was saved"
-        raise ValueError(f"{asked}: {run} has no such model; it has {there}")
-    row = most_accurate(fitting)
-    weights = _load(folder / row["features"]) if row["features"] != "pixels" else {}
-    logits = predictor(row, _load(folder / model_name(row)), weights)
-
-    def of_images(X: np.ndarray) -> Array:
-        if weights:
-            return logits(describe(_pools(X.shape), Axes(weights["mean"], weights["axes"]), X, row["levels"]))
-        return logits(jnp.asarray(pixel_features(X, row["levels"])))
-
-    return Classifier(row, tuple(row.get("classes") or map(str, range(row["outputs"]))), of_images)
-
-
-def classify(config: Any) -> dict[str, Any]:
-    """launch.classify: load the model, read the images, print a line for each."""
-    if not config.images:
-        raise ValueError("--images needs at least one file or folder")
-    wanted = {name: getattr(config, name) for name in ("method", "layers", "features", "solver")}
-    model = load_classifier(config.run, **wanted)
-    row, name = model.row, row_name(model.row)
-    console.print(f"model {name} of {config.run}, test accuracy {100 * row['test_accuracy']:.2f} %", soft_wrap=True)
-    shape, resize = (row["height"], row["width"]), (read_config(config.run) or {}).get("resize")
-    given = list(read_grey_images(config.images, row["levels"], resize))
-    for image, pixels in given:
-        if pixels.shape != shape:
-            remedy = f"resize it, with Pillow: image.resize({shape[::-1]})"
-            raise ValueError(f"{image} is {size(pixels.shape)}, but the models of {config.run} read {size(shape)}: {remedy}")
-    names, X = [image for image, _ in given], np.stack([pixels for _, pixels in given])
-    check_grey_levels(X, row["levels"], f"images such as {names[int(X.max(axis=(1, 2)).argmax())]}")
-    blocks = (X[m : m + _images_per_call] for m in range(0, len(X), _images_per_call))
-    P = np.concatenate([np.asarray(jax.nn.softmax(model.logits(block))) for block in blocks])
-    found = []
-    for image, p in zip(names, P, strict=True):
-        top = [{"label": model.classes[i], "probability": float(p[i])} for i in np.argsort(-p, kind="stable")[: config.top]]
-        found.append({"image": image, **top[0], "top": top})
-        show(f"{image}: " + ", ".join(f"{guess['label']} {guess['probability']:.4f}" for guess in top))
-    return {"model": name, "test_accuracy": row["test_accuracy"], "images": found}
-
-
-# --- the experiment and its views ----------------------------------------------------------------------------------------
-
-
 @refuses
 def check(config: Config) -> Iterator[tuple[Any, str]]:
     """Refuse flags that do not fit each other or the machine."""
@@ -401,31 +332,13 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     yield large, f"--frequencies {config.frequencies}: {taken}; use at most {most}"
 
 
-def _trained(problem: Problem, method: str) -> Parts:
-    """A method that trains, or whose loss is minimised step by step."""
-    from launch.digits import trained  # flax and optax, which solved models need not wait for
+METHODS: dict[str, Callable[[Problem, str], Parts]] = {
+    **dict.fromkeys(("explicit", "scaling", "quadratic"), _on_pixels),
+    "kernel": _kernel,
+}
 
-    return trained.METHODS[method](problem, method)
 
-
-def measure(config: Config, folder: RunFolder) -> Parts:
-    """Every method that the flags name."""
-    images = _read(config)
-
-    def split(X: np.ndarray, labels: np.ndarray) -> Split:
-        H, Y = pixel_features(X, images.levels), one_hot(labels, images.outputs)
-        return Split(jnp.asarray(H), jnp.asarray(Y), jnp.asarray(labels, jnp.int32))
-
-    train, test = split(images.train_images, images.train_labels), split(images.test_images, images.test_labels)
-    held_out, order = np.zeros(len(train.labels), bool), np.random.default_rng(config.seed).permutation(len(train.labels))
-    held_out[order[: max(1, len(order) // 10)]] = True
-    problem = Problem(config, folder, images, train, test, held_out, float(explicit.priming_number(train.H)))
-    console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")
-    solved = {"explicit": _on_pixels, "scaling": _on_pixels, "quadratic": _on_pixels, "kernel": _kernel}
-    for method in config.methods:
-        yield from solved.get(method, _trained)(problem, method)
-    for path in folder.path.glob("checkpoints/*.partial"):  # the models are saved; these were for resuming
-        shutil.rmtree(path)
+# --- views --------------------------------------------------------------------------------------------------------------
 
 
 def _epochs(row: Row) -> str:
@@ -480,13 +393,6 @@ def _data_lines(results: Results) -> list[str]:
     ]
 
 
-def _optimum(results: Results) -> list[str]:
-    """The table of one loss and four optimisers."""
-    from launch.digits.trained import OPTIMUM
-
-    return OPTIMUM(results)
-
-
 _fair_note = "Fitted to the same nine tenths of the training images; the solved ones then to all of them."
 VIEWS: Sequence[View] = [
     _data_lines,
@@ -494,6 +400,4 @@ VIEWS: Sequence[View] = [
     OPPONENTS._replace(note=_fair_note),
     Lines("methods", "seconds", _error, row_name, axes=_log, legend="right"),
     Section("Explicit, cold and warm", [PAPER]),
-    Section("One loss, four optimisers", [_optimum], {"method": "optimum"}),
 ]
-EXPERIMENT = Experiment("digits", Config, measure, VIEWS, PRESETS, check, ("methods", "layers"), "Digits: solved and trained")

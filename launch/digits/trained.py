@@ -108,7 +108,8 @@ def _measure(problem: Problem, key: Row) -> list[Row]:
         events = where(problem.folder.events("epoch"), method=method, layers=layers)
         reached = (e["epoch"] for e in events if explicit and e["test_accuracy"] >= explicit[0]["test_accuracy"])
         about |= {"stopped": about["epochs"] - about["best_epoch"] == patience, "explicit_epoch": min(reached, default=None)}
-    return [keep(problem, key, {kind: tree for kind, tree in trained.items() if tree}, **about)]
+    params = {kind: tree for kind, tree in trained.items() if tree}
+    return [keep(problem, key, params, logits=functools.partial(logits, trained), **about)]
 
 
 def _adamw(problem: Problem, epochs: int, rate: float, decay: float) -> optax.GradientTransformation:
@@ -169,7 +170,7 @@ def _readout(problem: Problem, method: str) -> Parts:
 
 def _readout_row(problem: Problem, key: Row) -> list[Row]:
     """Layers trained with every weight decay; the held-out tenth chooses one and its temperature."""
-    Z, Z_test, weights, feature_seconds, feature_flops = solved.describe_images(problem.config)
+    Z, Z_test, weights, feature_seconds, feature_flops = problem.described()
     problem, held_out, N, D = problem.reading(Z, Z_test), problem.held_out, problem.images.outputs, 2 * weights["W"].shape[1]
     model, epochs, features = FullyConnected((), N), problem.config.epochs or 20, jax.jit(kernel_features(weights))
     zeros = {"kernel": jnp.zeros((D, N), Z.dtype), "bias": jnp.zeros(N, Z.dtype)}
@@ -311,7 +312,7 @@ def _optimum(problem: Problem, method: str) -> Parts:
 
 def _make_task(problem: Problem) -> tuple[Problem, dict[str, Array], Task]:
     """The problem on descriptors, weights of its features, and their loss."""
-    Z, Z_test, weights, *_ = solved.describe_images(problem.config)
+    Z, Z_test, weights, *_ = problem.described()
     used = ~problem.held_out
     H, Y = jax.jit(kernel_features(weights))(Z[used]), problem.train.Y[used]
     mean = H.mean(axis=0)

@@ -24,7 +24,7 @@ from rich.markup import escape
 from jexplicit.counts.pairs import Counts, count, count_sparse
 from jexplicit.counts.tables import read_tables
 from jexplicit.data import corpora
-from jexplicit.data.contexts import PAD, contexts, distinct_contexts
+from jexplicit.data.contexts import PAD, distinct_contexts
 from jexplicit.data.corpora import Corpus, Documents, TextSizes, about_corpus, check_reading, files_documents, split_at_end
 from jexplicit.data.inputs import list_files
 from jexplicit.data.shards import TokenizedCorpus, count_tokens, read_shards, read_sizes, tokenize_corpus
@@ -35,8 +35,7 @@ from jexplicit.lm.core.names import Features, FitOptions, label
 from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, contexts_name, contexts_radius, fit_bytes
 from jexplicit.lm.counted.reading import AnyModel
-from jexplicit.lm.fits.fit import ONE_DEVICE, OPTIONS, ORDER, choose_tables, fit_model
-from jexplicit.lm.fits.gradient import kkt_residual
+from jexplicit.lm.fits.fit import OPTIONS, ORDER, choose_tables, fit_model
 from jexplicit.lm.rows import target_counts, with_targets
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.training import optax_optimizer
@@ -142,10 +141,6 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     mesh = devices.data_mesh(config.devices)
     processes = f"{jax.process_count()} processes of " if config.coordinator else ""
     console.print(f"[bold]language models[/] on {processes}{mesh.size} x {mesh.devices.flat[0].device_kind}")
-    if mesh.size > 1 and (alone := [method for method in config.methods if method in ONE_DEVICE]):
-        console.print(f"  {', '.join(alone)}: fitted on one device")
-    if "optimum" in config.methods and max(config.radius) > 1:
-        console.print("  optimum: at K = 1 only, where it has a closed form")
     text, source = read_text(config, folder)
     tests = _read_tests(config, folder, text.tokenizer)
     N = text.tokenizer.vocab_size
@@ -154,9 +149,9 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     devices.check_equal_across_processes("choice of --tables, as they have other memory,", tables)
     training, seconds = _count_or_load(config, folder, text, mesh, tables)
     sizes = text.dev_sizes._asdict() if text.dev_sizes else dict.fromkeys(TextSizes._fields)  # of shards they may be unknown
-    C = training.known_counts(1)[0]
+    seen = text.dev_in_train and text.dev_in_train._asdict()
     about = {
-        "train_tokens": int(C.sum(axis=0, dtype=np.int64)[PAD + 1 :].sum()),  # all but <pad>
+        "train_tokens": int(training.known_counts(1)[0].sum(axis=0, dtype=np.int64)[PAD + 1 :].sum()),  # all but <pad>
         "dev_tokens": count_tokens(text.dev),
         "vocab_size": N,
         "count_seconds": seconds,
@@ -164,8 +159,8 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
         "corpus_about": about_corpus(config.corpus),
         **{f"dev_{name}": value for name, value in sizes.items()},
         "unknown_share": evaluation.unknown_share(text.dev),
-        "dev_in_train": text.dev_in_train and text.dev_in_train.documents,
-        "dev_bytes_in_train": text.dev_in_train and text.dev_in_train.bytes,
+        "dev_in_train": seen and seen["documents"],
+        "dev_bytes_in_train": seen and seen["bytes"],
     }
     if note := repetition(about):
         console.print(f"[bold yellow]warning:[/] {note}", soft_wrap=True)
@@ -278,8 +273,6 @@ def _count_or_load(
         start = time.perf_counter()
         place = config.shards / "counts" if config.shards else None  # which launch.beam leaves
         beside = read_tables(place, tokenizer=text.tokenizer.sha256)[:K] if place and place.is_dir() else ()
-        if 0 < len(beside) < K:
-            console.print(f"  {place} holds offsets 1 to {len(beside)} of the {K} needed: counting again")
         with stage(f"counting, {kind} tables", "positions") as progress:
             options: Any = {"radius": K, "vocab_size": N, "progress": progress}
             if len(beside) >= K:
@@ -344,10 +337,6 @@ def _measure_model(job: _ModelRun, name: dict[str, Any]) -> list[Row]:
         checkpoints.save_run_model(job.folder.path, name, model)
     if method == "explicit" and is_token_model(model):
         more = more | _measure_scaling(job, model)
-        if {"cold", "warm", "optimum"} & set(config.methods):
-            X, Y = contexts(job.training.in_memory, model.radius, eos=model.eos)  # a sample would measure the sample
-            with stage("KKT residual"):
-                more["kkt_residual"] = kkt_residual(model, X, Y, mesh=job.mesh)
     measured = _evaluate_model(job, name, model)
     if watch.checkpoints:
         shutil.rmtree(watch.checkpoints, ignore_errors=True)  # the model is saved; what it resumed from is needed no longer
@@ -416,20 +405,11 @@ def _measure_scaling(job: _ModelRun, model: LanguageModel) -> dict[str, Any]:
         path = job.folder.path / scaling_file(features, radius)
         path.parent.mkdir(exist_ok=True)
         np.savez_compressed(path, f=f, log_means=log_means)
-    found = {f"scaling_{name}": value for name, value in fit_scaling(f, log_means)._asdict().items()}
-    return found | {"log_partition_sd": partition_spread(model, X, times)}
+    slope, intercept = fit_scaling(f, log_means)
+    return {"scaling_slope": slope, "scaling_intercept": intercept}
 
 
-# The paper's assumptions on real text (Sec. 2.2): mean co-occurrences grow as counts (Eq. 12-14, Fig. 1 left), and partition
-# functions do not depend on the context (Eq. 11).
-
-
-class Scaling(NamedTuple):
-    """The least-squares line `log mean = slope * log f + intercept`, with correlation."""
-
-    slope: float
-    intercept: float
-    correlation: float
+# The paper's assumption on real text that mean co-occurrences grow as counts (Eq. 12-14, Fig. 1 left).
 
 
 def log_mean_cooccurrences(
@@ -450,26 +430,19 @@ def log_mean_cooccurrences(
     return np.asarray((log_power_mean + (K - 1) * np.log(column).astype(log_power_mean.dtype)) / K)
 
 
-def partition_spread(model: LanguageModel, X: Integer[np.ndarray, "M K"], n: Int[np.ndarray, " M"] | None = None) -> float:
-    """The standard deviation of `log Z` over contexts, in nats (0 in Eq. 11)."""
-    distinct, n = distinct_contexts(X, ordered=model.ordered) if n is None else (X, n)
-    log_Z = model.rows.log_partition(distinct).astype(np.float64)
-    return float(np.sqrt(np.cov(log_Z, fweights=n, ddof=0)))
-
-
-def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) -> Scaling:
-    """The least-squares line through `(log f_i, log <E_G[F_i]>)` of outputs seen.
+def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) -> tuple[float, float]:
+    """Slope and intercept of the line through `(log f_i, log <E_G[F_i]>)` of outputs seen.
 
     Example:
-        >>> fit_scaling(np.array([1, 10, 100, 0]), np.log(np.array([2.0, 20.0, 200.0, 7.0]))).slope.__round__(6)
+        >>> fit_scaling(np.array([1, 10, 100, 0]), np.log(np.array([2.0, 20.0, 200.0, 7.0])))[0].__round__(6)
         1.0
     """
     seen = f > 0
     x, y = np.log(f[seen]), log_means[seen].astype(np.float64)
     if len(np.unique(x)) < 2 or not np.isfinite(y).all():
         raise ValueError(f"{len(np.unique(x))} different counts of outputs: a line needs two, and finite means; use more text")
-    slope, intercept = np.polyfit(x, y, 1)
-    return Scaling(float(slope), float(intercept), float(np.corrcoef(x, y)[0, 1]))
+    slope, intercept = np.polyfit(x, y, 1).tolist()
+    return slope, intercept
 
 
 @jax.jit

@@ -15,7 +15,8 @@ from jexplicit.runs.files import read_events
 from jexplicit.solvers.explicit import fit_temperature, mean_loss
 from launch.classify import main as classify
 from launch.digits.config import Method
-from launch.digits.solved import load_classifier, row_name
+from launch.digits.run import load_classifier
+from launch.digits.solved import row_name
 from launch.digits.trained import SOLVERS
 from launch.kit.views import only, where
 
