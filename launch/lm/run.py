@@ -256,8 +256,10 @@ def _check_fit(config: Config, text: TokenizedCorpus) -> None:
 
 
 def _check_radius(config: Config, lengths: np.ndarray) -> None:
-    if max(config.radius) > lengths.max():
-        raise ValueError(f"--radius {max(config.radius)}: the longest document has {lengths.max()} tokens; use at most that")
+    """Refuse contexts longer than every document."""
+    longest = int(lengths.max())
+    if (K := max(config.radius)) > longest:
+        raise ValueError(f"--radius {K}: the longest document has {longest} tokens; use at most that")
 
 
 def _count_or_load(
@@ -329,7 +331,15 @@ def _measure_model(job: _ModelRun, name: dict[str, Any]) -> list[Row]:
     config, method = job.config, name["method"]
     if method in _once_at_1 and name["radius"] == 1 and (twins := where(job.folder.rows(), method=method, radius=1)):
         return [{**twins[0], "peak_bytes": peak_bytes()}]
-    watch = _watch_of(job, name)
+
+    def log(**event: Any) -> None:
+        job.folder.log(**event)
+        if event["event"] in ("epoch", "sweep") and (number := event[event["event"]]):
+            parts = ", ".join(f"{part} {event[f'{part}_perplexity']:.1f}" for part in ("train", "dev"))
+            console.print(f"    {label(name)}: {event['event']} {number}, perplexity {parts}, {event['seconds']:.0f} s")
+
+    place = job.folder.path / "checkpoints" / "fits" / checkpoints.model_name(name)
+    watch = Watch(stage=stage, log=log, dev=job.text.dev, checkpoints=place, events=job.folder.events)
     trim_heap()  # of what was evaluated before
     fitted = fit_model(method, job.training, _options_of(config, name), watch)
     model, more = fitted.model, fitted.info
@@ -338,8 +348,7 @@ def _measure_model(job: _ModelRun, name: dict[str, Any]) -> list[Row]:
     if method == "explicit" and is_token_model(model):
         more = more | _measure_scaling(job, model)
     measured = _evaluate_model(job, name, model)
-    if watch.checkpoints:
-        shutil.rmtree(watch.checkpoints, ignore_errors=True)  # the model is saved; what it resumed from is needed no longer
+    shutil.rmtree(place, ignore_errors=True)  # the model is saved; what it resumed from is needed no longer
     shared = {"seconds": more["solve_seconds"], "bytes": model.nbytes, "tables": job.tables, **job.about}
     return [{**measured, **shared, **more, "peak_bytes": peak_bytes()}]
 
@@ -374,19 +383,6 @@ def _evaluate_model(job: _ModelRun, name: Row, model: AnyModel) -> Row:
     }
 
 
-def _watch_of(job: _ModelRun, name: Row) -> Watch:
-    """Progress on the terminal, events, and a folder to resume from."""
-
-    def log(**event: Any) -> None:
-        job.folder.log(**event)
-        if event["event"] in ("epoch", "sweep") and (number := event[event["event"]]):
-            parts = ", ".join(f"{part} {event[f'{part}_perplexity']:.1f}" for part in ("train", "dev"))
-            console.print(f"    {label(name)}: {event['event']} {number}, perplexity {parts}, {event['seconds']:.0f} s")
-
-    place = job.folder.path / "checkpoints" / "fits" / checkpoints.model_name(name)
-    return Watch(stage=stage, log=log, dev=job.text.dev, checkpoints=place, events=job.folder.events)
-
-
 def _measure_scaling(job: _ModelRun, model: LanguageModel) -> dict[str, Any]:
     """The line of the scaling assumption; the first process saves its points."""
     config, radius, features = job.config, model.radius, cast(Features, model.features)
@@ -396,9 +392,8 @@ def _measure_scaling(job: _ModelRun, model: LanguageModel) -> dict[str, Any]:
         X, times = np.flatnonzero(n)[:, None], n[n > 0]
     else:
         options: Any = {"eos": config.eos, "sample": config.scaling_sample, "seed": config.seed}
-        draw = functools.partial(sampled_positions, job.text.train, radius, job.training.vocab_size, **options)
-        # Sum and Cat have the same
-        X, times = job.training.once(("contexts of the scaling assumption", radius), lambda: draw()[0]), None
+        X, _ = sampled_positions(job.text.train, radius, job.training.vocab_size, **options)
+        times = None
     f = target_counts(C, eos=config.eos)
     log_means = log_mean_cooccurrences(model, f, X, times)
     if devices.is_first():
@@ -497,14 +492,6 @@ def _check_test_files(config: Config) -> list[str]:
 
 def _measure_tests(job: _ModelRun, streams: dict[str, np.ndarray], counted: np.ndarray | None) -> None:
     """Evaluate the chosen models on every test file not yet measured."""
-
-    def fields_of(losses: Sequence[evaluation.DocumentLosses], *streams: np.ndarray) -> dict[str, Any]:
-        documents = sum(int(np.count_nonzero(stream == PAD)) - 1 for stream in streams)
-        return {
-            **{f"test_{name}": value for name, value in evaluation.loss_fields(losses).items()},
-            "test_documents": documents,
-        }
-
     for own in groups(job.folder.rows(), ["method", "history"]).values() if streams else ():
         row = min(own, key=lambda row: row["dev_perplexity"])
         if "test_loss" in row:
@@ -521,8 +508,14 @@ def _measure_tests(job: _ModelRun, streams: dict[str, np.ndarray], counted: np.n
         for file, stream in streams.items():
             with stage(f"test of {label(row)}, {file}", "positions") as progress:
                 losses.append(evaluation.document_losses(model, stream, block=_block, mesh=job.mesh, progress=progress))
-            job.folder.log(event="test", **name, file=file, **fields_of(losses[-1:], stream))
-        job.folder.extend_row(dict(row), **fields_of(losses, *streams.values()))
+            job.folder.log(event="test", **name, file=file, **_test_fields(losses[-1:], stream))
+        job.folder.extend_row(dict(row), **_test_fields(losses, *streams.values()))
+
+
+def _test_fields(losses: Sequence[evaluation.DocumentLosses], *streams: np.ndarray) -> dict[str, Any]:
+    """The fields of a row that its test files give together."""
+    found = {f"test_{name}": value for name, value in evaluation.loss_fields(losses).items()}
+    return {**found, "test_documents": sum(int(np.count_nonzero(stream == PAD)) - 1 for stream in streams)}
 
 
 # The forecast of --dry-run

@@ -40,19 +40,29 @@ class Pictures(Images, Run):
     """Use at most this many training images, and at most this many test images."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _LanguageModel(flags.Text, Run):
+    """Text to train a language model on."""
+
+    GROUPS: ClassVar = {"test": "text", "samples": "experiment"}
+
+    test: tuple[str, ...] = ()
+    """Text that nothing is chosen on, read once at the end."""
+    limit: Limit = None
+    """Most training documents to use. Dev and test have at most a tenth as many."""
+    samples: NonNegativeInt = 4
+    """Number of texts to generate."""
+
+
 @dataclass(frozen=True)
-class MLPConfig(flags.Text, Descent):
+class MLPConfig(_LanguageModel, Descent):
     """A neural language model (Bengio et al. 2003)."""
 
-    GROUPS: ClassVar = {"corpus": "text", "context": "network", "epoch_examples": "training", "samples": "experiment"}
+    GROUPS: ClassVar = {"corpus": "text", "context": "network", "epoch_examples": "training"}
 
     corpus: Literal["docs", "text"] = "docs"
     """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it), split
-    80/10/10 into train, dev and test unless there is --dev. Ends of documents are predicted, too."""
-    test: tuple[str, ...] = ()
-    """Text that nothing is chosen on; requires --dev."""
-    limit: Limit = None
-    """Use at most this many documents."""
+    80/10/10 into train, dev and test unless there are --dev and --test. Ends of documents are predicted, too."""
     vocab_size: PositiveInt | None = None
     """Vocabulary size, including <pad> and <unk>. Default: 1026 for docs, 4098 for --train, every character for char."""
     context: PositiveInt = 3
@@ -70,23 +80,18 @@ class MLPConfig(flags.Text, Descent):
     batch_size: NonNegativeInt = 256
     epochs: PositiveInt = 30
     samples: NonNegativeInt = 10
-    """Number of documents to generate."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig(flags.Text, Run):
+class TransformerConfig(_LanguageModel):
     """A decoder-only transformer language model, trained by AdamW with warm-up and cosine decay."""
 
-    GROUPS: ClassVar = {"corpus": "text", "window": "network", "steps": "training", "samples": "experiment"}
+    GROUPS: ClassVar = {"corpus": "text", "window": "network", "steps": "training"}
 
     corpus: str = "docs"
     """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it)."""
-    test: tuple[str, ...] = ()
-    """Text that nothing is chosen on, read once at the end."""
     split: Split = "blocks"
     """What is held out without --dev. blocks: every tenth block of ten documents. end: the last tenth of the characters."""
-    limit: Limit = None
-    """Most training documents to use. Dev has at most a tenth as many."""
     eos: bool = False
     """Also predict the end of each document."""
     window: Annotated[int, Bounds(at_least=32)] = 64
@@ -124,8 +129,6 @@ class TransformerConfig(flags.Text, Run):
     """How often the dev loss is computed; the parameters of the best evaluation are kept."""
     devices: PositiveInt | None = None
     """Devices that share a batch. Default: all accelerators, or one CPU."""
-    samples: NonNegativeInt = 4
-    """Number of texts to generate."""
 
 
 @dataclass(frozen=True)
