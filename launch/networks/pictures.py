@@ -177,37 +177,35 @@ def train_variant(variant: Variant, data: Data, seeds: Sequence[int]) -> Outcome
     parts = {name: tuple(_arrays(*getattr(data, name))) for name in ("train", "dev", "test")}
     X, Y = parts["train"]
 
-    def scores(variables: Any, part: str) -> dict[str, Array]:
-        X, Y = parts[part]
-        z = network_outputs(network, variables, X)
-        right = (z.argmax(axis=1) == Y.argmax(axis=1)).mean(dtype=z.dtype)
-        return {f"{part}_loss": loss(z, Y).mean(), f"{part}_accuracy": right}
+    def scores(state: Any, *names: str) -> dict[str, Array]:
+        found = {}
+        for name in names:
+            X, Y = parts[name]
+            z = network_outputs(network, variables_of(state), X)
+            right = (z.argmax(axis=1) == Y.argmax(axis=1)).mean(dtype=z.dtype)
+            found |= {f"{name}_loss": loss(z, Y).mean(), f"{name}_accuracy": right}
+        return found
 
-    def run(key: Array, order: Array, rate: Array) -> tuple[dict[str, Any], dict[str, Array]]:
+    def run(key: Array, order: Array, rate: Array) -> tuple[dict[str, Array], dict[str, Array]]:
         optimizer = make_optimizer(variant.optimizer, rate)
         step = network_step(network, loss, optimizer, seed=key)
-        variables = variant.start(init_variables(network, key, X[:2]))
+        start = initial_state(variant.start(init_variables(network, key, X[:2])), optimizer)
 
         def epoch(state: Any, order: Array) -> tuple[Any, dict[str, Array]]:
             state, _ = jax.lax.scan(lambda state, m: (step(state, (X[m], Y[m]))[0], None), state, order)
-            return state, scores(variables_of(state), "dev")
+            return state, scores(state, "dev")
 
-        state, later = jax.lax.scan(epoch, initial_state(variables, optimizer), order)
-        curves = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), scores(variables, "dev"), later)
-        return variables_of(state), curves
+        state, later = jax.lax.scan(epoch, start, order)
+        return scores(state, *parts), jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), scores(start, "dev"), later)
 
     every = jax.jit(jax.vmap(jax.vmap(run, (0, 0, None)), (None, None, 0)))
     keys, rates = jnp.stack([key_of_seed(seed) for seed in seeds]), jnp.asarray(variant.rates, jnp.float32)
     found = every(keys, jnp.asarray(np.array(orders), jnp.int32), rates)
-    last = np.asarray(found[1]["dev_loss"][:, :, -1], np.float64).mean(axis=1)
+    last = np.asarray(found[0]["dev_loss"], np.float64).mean(axis=1)
     rate_losses = np.where(np.isfinite(last), last, np.inf)
     best = int(rate_losses.argmin())
-    variables, curves = jax.tree.map(lambda leaf: leaf[best], found)
-    ends = [jax.jit(jax.vmap(functools.partial(scores, part=part)))(variables) for part in parts]
-    numbers = (
-        {name: np.asarray(x, np.float64) for name, x in own.items()} for own in ({**ends[0], **ends[1], **ends[2]}, curves)
-    )
-    return Outcome(variant.rates[best], rate_losses, *numbers, variant.epochs * steps)
+    ends, curves = jax.tree.map(lambda leaf: np.asarray(leaf[best], np.float64), found)
+    return Outcome(variant.rates[best], rate_losses, ends, curves, variant.epochs * steps)
 
 
 def variants_of(config: CompareConfig, outputs: int) -> Iterator[Variant]:
@@ -254,16 +252,14 @@ def _measure_variants(config: CompareConfig, folder: RunFolder) -> Iterator[Part
 
 def _variant_rows(config: CompareConfig, folder: RunFolder, variant: Variant, data: Data) -> list[Row]:
     """Train a variant and log its curves; diverged runs have no numbers."""
-    seeds, begin, M = range(config.seed, config.seed + config.seeds), time.perf_counter(), len(data.train.X)
+    seeds, begin = range(config.seed, config.seed + config.seeds), time.perf_counter()
     with stage(f"{config.what}: {variant.name}"):
         outcome = train_variant(variant, data, seeds)
-    shared = {"comparison": config.what, "variant": variant.name, "group": variant.group}
+    shared: dict[str, Any] = {"comparison": config.what, "variant": variant.name, "group": variant.group}
     curves = {name: [_finite(seed) for seed in curve] for name, curve in outcome.curves.items()}
     folder.log(event="curves", **shared, **curves, rates=list(variant.rates), rate_losses=_finite(outcome.rate_losses))
-    shared |= {"value": variant.value, "learning_rate": outcome.rate, "rates": len(variant.rates), "steps": outcome.steps}
-    shared |= {"batch_size": min(variant.batch_size or M, M), "epochs": variant.epochs}
-    shared |= {"seconds": (time.perf_counter() - begin) / len(seeds), "train_examples": M}
-    shared |= {name: data.about[name] for name in ("data", "sha256")}
+    shared |= {"value": variant.value, "learning_rate": outcome.rate, "steps": outcome.steps, **data.about}
+    shared["seconds"] = (time.perf_counter() - begin) / len(seeds)
     known = np.isfinite([values for name, values in outcome.scores.items() if name.endswith("loss")]).all(axis=0)
     scores = {name: _finite(np.where(known, values, np.nan)) for name, values in outcome.scores.items()}
     return [{**shared, "seed": seed, **{name: own[n] for name, own in scores.items()}} for n, seed in enumerate(seeds)]
