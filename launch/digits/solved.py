@@ -1,4 +1,4 @@
-"""Images as a problem, classifiers without backpropagation, and the tables and labels of all classifiers.
+"""Images as a problem, and classifiers without backpropagation; tables of all classifiers.
 
 A method is a function of a `Problem` that yields parts: the fields that identify a row, and what computes the rest of it.
 """

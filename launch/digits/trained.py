@@ -1,7 +1,7 @@
-"""Networks trained by gradients, and one convex loss by four optimisers; a held-out tenth chooses the epoch.
+"""Networks trained by gradients, and one convex loss by four optimisers.
 
 Stacks of softmax layers from cold and warm starts, a network with a hidden layer, a convolutional network, and a readout of the
-kernel's own features. For the last two the learning rate rises over a twentieth of the steps and falls along a cosine to 0.
+kernel's own features; a held-out tenth chooses the epoch. For the last two the learning rate rises over a twentieth of the steps and falls along a cosine to 0.
 """
 
 import functools
@@ -68,7 +68,7 @@ def _on_pixels(problem: Problem, method: str) -> Parts:
 
 
 def _measure(problem: Problem, key: Row) -> list[Row]:
-    """Train a network on pixels until its held-out loss stops falling, or the cnn to the end."""
+    """Train a network on pixels, all but the cnn until the held-out loss rises."""
     method, layers, test, (H, Y, _) = key["method"], key["layers"], problem.test, problem.train
     (height, width), random, N = problem.images.train_images.shape[1:], key_of_seed(problem.config.seed), Y.shape[1]
     model = network_of({**key, "outputs": N, "height": height, "width": width})
@@ -93,7 +93,7 @@ def _measure(problem: Problem, key: Row) -> list[Row]:
     logits = network_logits(model)
 
     def watch(variables: Variables) -> Row:
-        """Scores on test images, and how near one layer is to the solution of the same images."""
+        """Scores on test images, and how near one layer is to its solution."""
         z = logits(variables, test.H)
         found = {"test_accuracy": accuracy(z, test.labels), "test_loss": mean_loss(z, test.Y)}
         for U in closed:
