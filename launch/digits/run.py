@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,15 +20,15 @@ from jexplicit.runs.loop import is_checkpoint, load_checkpoint
 from jexplicit.runs.progress import console, show
 from launch.digits import solved
 from launch.digits.config import PRESETS, Config
-from launch.digits.solved import Parts, model_name, row_name
-from launch.kit.experiment import Experiment, RunFolder
+from launch.digits.solved import model_name, row_name
+from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Results, Row, Section, where
 
 _networks = ("network", "cnn", "cold", "warm")
 _images_per_call = 1000
 
 
-def _measure(config: Config, folder: RunFolder) -> Parts:
+def _measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     """Every method that the flags name."""
     problem, methods = solved.read_problem(config, folder), dict(solved.METHODS)
     if not methods.keys() >= set(config.methods):
@@ -36,7 +36,8 @@ def _measure(config: Config, folder: RunFolder) -> Parts:
 
         methods |= trained.METHODS
     for method in config.methods:
-        yield from methods[method](problem, method)
+        for key in solved.keys_of(config, method):
+            yield key, functools.partial(methods[method], problem, key)
     for path in folder.path.glob("checkpoints/*.partial"):  # the models are saved; these were for resuming
         shutil.rmtree(path)
 

@@ -1,9 +1,10 @@
 """Images as a problem, and classifiers without backpropagation; tables of all classifiers.
 
-A method is a function of a `Problem` that yields parts: the fields that identify a row, and what computes the rest of it.
+A method is a function of a `Problem` and the fields that identify a row; it computes the rest of it.
 """
 
 import functools
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,10 +26,9 @@ from jexplicit.runs.progress import console, stage
 from jexplicit.solvers import explicit, sweeps
 from jexplicit.solvers.sweeps import SoftmaxFit, streamed_logits, tempered
 from launch.digits.config import Config
-from launch.kit.experiment import Part, RunFolder
+from launch.kit.experiment import RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Section, Table, View, where
 
-Parts = Iterator[Part]
 _several = ("explicit", "cold", "warm")  # methods with a model for each number of layers
 
 
@@ -82,9 +82,21 @@ def read_problem(config: Config, folder: RunFolder) -> Problem:
     return Problem(config, folder, images, train, test, held_out, float(explicit.priming_number(train.H)), described)
 
 
-def make_key(method: str, solver: str, *, layers: int = 1, features: str = "pixels") -> Row:
-    """The fields that identify the row of a model."""
-    return {"method": method, "layers": layers, "features": features, "solver": solver}
+def keys_of(config: Config, method: str) -> Iterator[Row]:
+    """The fields that identify the rows of a method; the kernel's solvers are found together."""
+    solvers = {
+        "optimum": ("lbfgs_metric", "lbfgs", "sweeps", "adam"),
+        "trained_readout": ("adamw",),
+        "network": ("adam",),
+        "cnn": ("adamw",),
+        "cold": ("adagrad",),
+        "warm": ("adagrad",),
+    }
+    layers = config.layers if method in _several else {"network": (2,), "cnn": (4,)}.get(method, (1,))
+    features = "kernel" if method in ("kernel", "trained_readout", "optimum") else "pixels"
+    for depth, solver in itertools.product(layers, solvers.get(method, (method,))):
+        key = {"method": method, "layers": depth, "features": features}
+        yield key if method == "kernel" else {**key, "solver": solver}
 
 
 def row_name(row: Row) -> str:
@@ -162,27 +174,14 @@ _ridge = 1e-4  # of the sweeps with a bound on the curvature, in units of the fe
 _quadratic_sweeps = 30
 
 
-def _on_pixels(problem: Problem, method: str) -> Parts:
-    """A method on pixels; the explicit solution has a row per depth."""
-    for layers in problem.config.layers if method == "explicit" else (1,):
-        key = make_key(method, method, layers=layers)
-        yield key, functools.partial(_measure, problem, key)
-
-
-def _measure(problem: Problem, key: Row) -> list[Row]:
+def _on_pixels(problem: Problem, key: Row) -> list[Row]:
     """The row of a model solved on pixels."""
     method, held_out, start = key["method"], problem.held_out, time.perf_counter()
     number = {"scaling": problem.config.sweeps, "quadratic": _quadratic_sweeps}.get(method, 0)
-
-    def on_sweep(sweep: int, loss: float, state: Any) -> None:
-        seconds = time.perf_counter() - start
-        problem.folder.log(event="sweep", solver=key["solver"], sweep=sweep, loss=loss, seconds=seconds)
-
     with stage(row_name(key), "sweeps") as progress:
-        options = {"sweeps": number, "on_sweep": on_sweep, "progress": progress}
-        params = jax.block_until_ready(_solve(key, problem.train, problem.K, options))
+        params = jax.block_until_ready(_solve(key, problem.train, problem.K, sweeps=number, progress=progress))
     seconds = time.perf_counter() - start
-    part = _solve(key, problem.train.rows(~held_out), problem.K, {"sweeps": number})  # which has not seen the held-out tenth
+    part = _solve(key, problem.train.rows(~held_out), problem.K, sweeps=number)  # which has not seen the held-out tenth
     dev = logits_of(part, {})(problem.train.H[held_out])
     row: dict[str, Any] = {"epochs": number, "priming_number": None if method == "quadratic" else problem.K}
     row |= {"seconds": seconds, **dev_scores(problem, dev)}
@@ -194,8 +193,8 @@ def _measure(problem: Problem, key: Row) -> list[Row]:
     return [keep(problem, key, params, **row)]
 
 
-def _solve(key: Row, split: Split, K: float, options: Any) -> Any:
-    """The arrays of a row's model, fitted to images with options of sweeps."""
+def _solve(key: Row, split: Split, K: float, **options: Any) -> Any:
+    """The arrays of a row's model, fitted to images; options: of sweeps."""
     H, Y, _ = split
     if key["method"] == "explicit":
         return list(explicit_decoders(split, K, key["layers"]))
@@ -254,12 +253,6 @@ def kernel_features(weights: Mapping[str, Any]) -> jax.tree_util.Partial:
     return jax.tree_util.Partial(fourier_features, W=weights["W"])
 
 
-def _kernel(problem: Problem, method: str) -> Parts:
-    """Least squares and a softmax layer on the same features, a row for each."""
-    key = {"method": method, "layers": 1, "features": method}
-    yield key, functools.partial(_readouts, problem, key)
-
-
 def _readouts(problem: Problem, key: Row) -> list[Row]:
     """Both readouts: fitted to nine tenths, chosen on the other, then fitted to all."""
     Z, Z_test, weights, feature_seconds, feature_flops = problem.described()
@@ -276,13 +269,9 @@ def _readouts(problem: Problem, key: Row) -> list[Row]:
         return explicit.fit_temperature(streamed_logits(fit, Z[held_out], features), labels[held_out])
 
     def softmax_sweeps(name: str, gram: sweeps.Gram, blocks: Any, begun: SoftmaxFit) -> SoftmaxFit:
-        def on_sweep(sweep: int, loss: float, state: Any) -> None:
-            problem.folder.log(event="kernel_sweep", part=name, sweep=sweep, loss=loss)
-
         with stage(f"softmax, {name}", "sweeps") as progress:
-            options: Any = {"sweeps": _kernel_sweeps, "on_sweep": on_sweep, "progress": progress}
-            fit = sweeps.gram_softmax_sweeps(gram, blocks, features, begun, ridge=softmax_ridge, **options)
-            return jax.block_until_ready(fit)
+            options: Any = {"sweeps": _kernel_sweeps, "ridge": softmax_ridge, "progress": progress}
+            return jax.block_until_ready(sweeps.gram_softmax_sweeps(gram, blocks, features, begun, **options))
 
     gram = sums("nine tenths", part)
     with stage("ridge"):
@@ -332,9 +321,9 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     yield large, f"--frequencies {config.frequencies}: {taken}; use at most {most}"
 
 
-METHODS: dict[str, Callable[[Problem, str], Parts]] = {
+METHODS: dict[str, Callable[[Problem, Row], list[Row]]] = {
     **dict.fromkeys(("explicit", "scaling", "quadratic"), _on_pixels),
-    "kernel": _kernel,
+    "kernel": _readouts,
 }
 
 

@@ -1,7 +1,7 @@
 """Networks trained by gradients, and one convex loss by four optimisers.
 
-Stacks of softmax layers from cold and warm starts, a network with a hidden layer, a convolutional network, and a readout of the
-kernel's own features; a held-out tenth chooses the epoch. For the last two the learning rate rises over a twentieth of the steps and falls along a cosine to 0.
+Stacks of softmax layers from cold and warm starts, a network with a hidden layer, a convolutional one, and a readout of the
+kernel's own features. A held-out tenth chooses the epoch.
 """
 
 import functools
@@ -28,7 +28,7 @@ from jexplicit.solvers.explicit import accuracy, closeness, fit_temperature, mea
 from jexplicit.solvers.sweeps import SoftmaxFit, tempered
 from launch.digits import solved
 from launch.digits.config import Config
-from launch.digits.solved import Parts, Problem, dev_scores, keep, kernel_features, linear, make_key
+from launch.digits.solved import Problem, dev_scores, keep, kernel_features, linear
 from launch.kit.views import Column, Results, Row, Table, groups, means, where
 from launch.networks.training import fit
 
@@ -59,15 +59,7 @@ def network_logits(model: nn.Module) -> Callable[[Any, Any], Array]:
     return logits
 
 
-def _on_pixels(problem: Problem, method: str) -> Parts:
-    """A network on pixels; of stacks of softmax layers one for each depth."""
-    solver, depths = {"network": ("adam", (2,)), "cnn": ("adamw", (4,))}.get(method, ("adagrad", problem.config.layers))
-    for layers in depths:
-        key = make_key(method, solver, layers=layers)
-        yield key, functools.partial(_measure, problem, key)
-
-
-def _measure(problem: Problem, key: Row) -> list[Row]:
+def _on_pixels(problem: Problem, key: Row) -> list[Row]:
     """Train a network on pixels, all but the cnn until the held-out loss rises."""
     method, layers, test, (H, Y, _) = key["method"], key["layers"], problem.test, problem.train
     (height, width), random, N = problem.images.train_images.shape[1:], key_of_seed(problem.config.seed), Y.shape[1]
@@ -162,13 +154,7 @@ def _train(
     return result.params, fields | {"backprop_free": False, **dev_scores(problem, logits(result.params, held_out))}
 
 
-def _readout(problem: Problem, method: str) -> Parts:
-    """A softmax layer on the features that `kernel` solves one on."""
-    key = make_key(method, "adamw", features="kernel")
-    yield key, functools.partial(_readout_row, problem, key)
-
-
-def _readout_row(problem: Problem, key: Row) -> list[Row]:
+def _readout(problem: Problem, key: Row) -> list[Row]:
     """Layers trained with every weight decay; the held-out tenth chooses one and its temperature."""
     Z, Z_test, weights, feature_seconds, feature_flops = problem.described()
     problem, held_out, N, D = problem.reading(Z, Z_test), problem.held_out, problem.images.outputs, 2 * weights["W"].shape[1]
@@ -302,14 +288,6 @@ SOLVERS: dict[str, Callable[[Task, Record, Config], Points]] = {
 }
 
 
-def _optimum(problem: Problem, method: str) -> Parts:
-    """A row for each way to the minimum."""
-    made = functools.cache(functools.partial(_make_task, problem))
-    for solver in SOLVERS:
-        key = make_key(method, solver, features="kernel")
-        yield key, lambda key=key: _optimise(key, *made())
-
-
 def _make_task(problem: Problem) -> tuple[Problem, dict[str, Array], Task]:
     """The problem on descriptors, weights of its features, and their loss."""
     Z, Z_test, weights, *_ = problem.described()
@@ -330,8 +308,9 @@ def _second_moments(H: Float[Array, "M D"]) -> Array:
     return H.T @ H / len(H)
 
 
-def _optimise(key: Row, problem: Problem, weights: dict[str, Array], task: Task) -> list[Row]:
-    """The row of a solver, which logs each pass."""
+def _optimum(problem: Problem, key: Row) -> list[Row]:
+    """The row of a way to the minimum, which logs each pass."""
+    problem, weights, task = _make_task(problem)
     config, solver, curves = problem.config, key["solver"], dict[float, list[float]]()
     start, in_all = time.perf_counter(), _passes(config) * (len(config.rates) if solver == "adam" else 1)
     with stage(f"optimum by {solver}", "passes") as progress:
@@ -356,10 +335,10 @@ def _optimise(key: Row, problem: Problem, weights: dict[str, Array], task: Task)
     return [keep(problem, key, linear(fit), weights, **fields, **dev_scores(problem, fit.logits(rest)))]
 
 
-METHODS: dict[str, Callable[[Problem, str], Parts]] = {
+METHODS: dict[str, Callable[[Problem, Row], list[Row]]] = {
+    **dict.fromkeys(("network", "cnn", "cold", "warm"), _on_pixels),
     "trained_readout": _readout,
     "optimum": _optimum,
-    **dict.fromkeys(("network", "cnn", "cold", "warm"), _on_pixels),
 }
 
 

@@ -536,15 +536,12 @@ def forecast(config: Config) -> dict[str, Any]:
         documents, tokens = shards.documents, len(shards)
     else:
         texts = read_corpus(config).train
-        documents, step = len(texts), max(1, len(texts) // _documents)
-        while True:
-            part, start = texts[::step], time.perf_counter()
-            try:
-                tokenizer = make_tokenizer(config.tokenizer, part, config.vocab_size)
-                break
-            except ValueError:  # a vocabulary that this part is too small for
-                if (step := step // 2) == 0:
-                    raise
+        documents, part, start = len(texts), texts[:: max(1, len(texts) // _documents)], time.perf_counter()
+        try:
+            tokenizer = make_tokenizer(config.tokenizer, part, config.vocab_size)
+        except ValueError:  # a vocabulary that this part is too small for
+            part = texts
+            tokenizer = make_tokenizer(config.tokenizer, part, config.vocab_size)
         stream = encode_documents(tokenizer, part)
         share = sum(map(len, texts)) / max(sum(map(len, part)), 1)
         tokens, seconds = int(len(stream) * share), (time.perf_counter() - start) * share
