@@ -22,7 +22,7 @@ from launch.digits import solved
 from launch.digits.config import PRESETS, Config
 from launch.digits.solved import model_name, row_name
 from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.kit.views import Results, Row, Section, where
+from launch.kit.views import Results, Row, section, where
 
 _networks = ("network", "cnn", "cold", "warm")
 _images_per_call = 1000
@@ -49,7 +49,7 @@ def _optimum(results: Results) -> list[str]:
     return OPTIMUM(results)
 
 
-_views = [*solved.VIEWS, Section("One loss, four optimisers", [_optimum], {"method": "optimum"})]
+_views = [*solved.VIEWS, section("One loss, four optimisers", _optimum, method="optimum")]
 EXPERIMENT = Experiment(
     "digits", Config, _measure, _views, PRESETS, solved.check, ("methods", "layers"), "Digits: solved and trained"
 )
