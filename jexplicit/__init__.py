@@ -14,7 +14,7 @@ Most programs need these names alone. The packages have the others: `jexplicit.c
 
 from typing import TYPE_CHECKING
 
-from jexplicit.runs import lazy_names
+from jexplicit.runs.files import lazy_names
 
 if TYPE_CHECKING:
     from jexplicit import counts as counts

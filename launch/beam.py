@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from jexplicit.data.corpora import Corpus, Documents, files_documents, train_and_dev_files
-from jexplicit.runs.bounds import PositiveInt
+from jexplicit.runs.files import PositiveInt
 from jexplicit.runs.progress import console, stage
 from launch.kit.command import Preset, entry_point
 from launch.shards import Source, describe, open_corpus, tokenizer_in

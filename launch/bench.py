@@ -30,8 +30,7 @@ import numpy as np
 from jexplicit.data.contexts import PAD, context_columns, with_leading_pads
 from jexplicit.data.corpora import read_documents
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
-from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
-from jexplicit.runs.files import set_malloc
+from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, set_malloc
 from launch.kit.command import Preset, entry_point
 from launch.kit.views import Column, Row, Table
 

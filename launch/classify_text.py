@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jexplicit.data.inputs import file_records, list_files
-from jexplicit.runs.bounds import NonNegativeInt
+from jexplicit.runs.files import NonNegativeInt
 from jexplicit.runs.progress import show
 from launch.kit.command import entry_point
 from launch.kit.views import Column, rich_table

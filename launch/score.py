@@ -21,8 +21,7 @@ import numpy as np
 
 from jexplicit.data.corpora import Document, check_reading, locate_documents, text_sizes
 from jexplicit.data.inputs import expand_paths
-from jexplicit.runs.bounds import PositiveFloat, refuses
-from jexplicit.runs.files import local_path, write_whole
+from jexplicit.runs.files import PositiveFloat, local_path, refuses, write_whole
 from jexplicit.runs.progress import console, json_line, show, stage
 from launch.kit.command import ModelChoice, Reading, entry_point, load_choice
 

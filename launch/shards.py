@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from jexplicit.data.corpora import Corpus, read_corpus, sample_documents, text_sizes
-from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
-from jexplicit.runs.files import check_writable, local_path, parse_json, write_json
+from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, check_writable, local_path, parse_json, write_json
 from jexplicit.runs.progress import console, si_format, stage
 from launch.kit.command import Preset, Text, check_text, entry_point
 

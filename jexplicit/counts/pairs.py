@@ -36,12 +36,12 @@ from jexplicit.data.contexts import (
 )
 from jexplicit.data.shards import Shards
 from jexplicit.data.tokenizers import Progress
-from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import (
     AXIS,
     check_memory,
     default_mesh,
     gather_over_processes,
+    is_concrete,
     on_cpu,
     part_of_process,
     sum_over_processes,

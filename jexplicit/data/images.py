@@ -19,7 +19,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from jexplicit.data.corpora import prepared_builder, refuse_unreadable
 from jexplicit.data.inputs import COMPRESSED, folder_files, input_head, is_left_out, open_input, read_input
-from jexplicit.runs.checks import check_labels_of
+from jexplicit.runs.devices import check_labels_of
 from jexplicit.runs.files import local_path, refuse_errors
 
 FILES = {"train_images": "train-images-idx3-ubyte", "train_labels": "train-labels-idx1-ubyte"}

@@ -21,7 +21,7 @@ from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
 from jexplicit.lm.model_files import check_sizes, library, read_model_file, save_model
 from jexplicit.lm.rows import bigram_model, explicit_language_model, unigram_model
-from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.devices import is_checkpoint, key_of_seed, load_checkpoint, save_checkpoint
 from jexplicit.runs.files import (
     file_inside,
     is_measured,
@@ -33,7 +33,6 @@ from jexplicit.runs.files import (
     write_json,
     write_whole,
 )
-from jexplicit.runs.loop import is_checkpoint, load_checkpoint, save_checkpoint
 
 # Methods that counts alone serve: solved again from those of a run, of text in shards, and by several processes.
 FROM_COUNTS = ("unigram", "bigram", "explicit")

@@ -17,8 +17,7 @@ from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, State, context_of
 from jexplicit.lm.counted.reading import AnyModel, Counted
 from jexplicit.lm.reading import expect, init, predict, read
-from jexplicit.runs.checks import check_key
-from jexplicit.runs.devices import check_threads
+from jexplicit.runs.devices import check_key, check_threads
 
 
 def next_token(

@@ -25,8 +25,7 @@ from jexplicit.lm.counted.contexts import Context
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import COUNTED, AnyModel, Combination, CombinationState
 from jexplicit.lm.rows import BackOffChain, Children, NetworkRows, SequenceRows
-from jexplicit.runs.bounds import is_of
-from jexplicit.runs.files import local_path, parse_json, plain
+from jexplicit.runs.files import is_of, local_path, parse_json, plain
 
 _format = 5
 _rows = (LanguageModel, TokenTables, Sparse, BackOffChain, Children, NetworkRows, SequenceRows)

@@ -27,8 +27,7 @@ from icl.blur.search import FAMILIES, MetaRecipe, Stage, meta_train
 from icl.names import RATES
 from jexplicit.data.images import read_images
 from jexplicit.nn.names import Activation, OptimizerName
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import use_devices
+from jexplicit.runs.devices import key_of_seed, use_devices
 from jexplicit.runs.progress import console, stage
 from launch.blur.config import TasksConfig, TrainConfig, check
 from launch.kit.experiment import Experiment, Part, RunFolder, environment

@@ -14,9 +14,8 @@ from jaxtyping import Array
 
 from jexplicit.data.images import check_grey_levels, pixel_features, read_grey_images, size
 from jexplicit.features import Axes, describe
-from jexplicit.runs.bounds import config_of
-from jexplicit.runs.files import local_path, read_config, read_run
-from jexplicit.runs.loop import is_checkpoint, load_checkpoint
+from jexplicit.runs.devices import is_checkpoint, load_checkpoint
+from jexplicit.runs.files import config_of, local_path, read_config, read_run
 from jexplicit.runs.progress import console, show
 from launch.digits import solved
 from launch.digits.config import PRESETS, Config

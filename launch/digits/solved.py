@@ -17,11 +17,8 @@ from jaxtyping import Array
 
 from jexplicit.data.images import Images, one_hot, pixel_features, read_images
 from jexplicit.features import describe, fit_axes, fourier_directions, fourier_features, scattering_pools, wavelets
-from jexplicit.runs.bounds import refuses
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.files import host_bytes, is_measured, peak_bytes
-from jexplicit.runs.loop import save_checkpoint
+from jexplicit.runs.devices import data_mesh, key_of_seed, save_checkpoint
+from jexplicit.runs.files import host_bytes, is_measured, peak_bytes, refuses
 from jexplicit.runs.progress import console, stage
 from jexplicit.solvers import explicit, sweeps
 from jexplicit.solvers.sweeps import SoftmaxFit, streamed_logits, tempered

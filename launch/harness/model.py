@@ -21,7 +21,7 @@ from jexplicit.data.corpora import text_sizes
 from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import score, spelling
 from jexplicit.lm.generation import generate, generate_text
-from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.devices import key_of_seed
 from launch.kit.views import groups
 
 _together = 64  # prompts of one call: as many each time, so that it is compiled once

@@ -20,8 +20,7 @@ from icl.closed_form import optimal_rate
 from icl.rates import Polynomial, Spectrum, optimal_polynomials, spectral_law
 from icl.tasks import QueryLoss, Sequence, Tasks, sample_tasks, vmap_tasks
 from icl.training import Recipe, TrainingProblem, train_layers
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import compile_quickly, use_devices
+from jexplicit.runs.devices import compile_quickly, key_of_seed, use_devices
 from jexplicit.runs.files import host_bytes
 from jexplicit.runs.progress import console, stage
 from launch.icl.config import COMMANDS, Flags, InputFlags, LayerFlags, TaskFlags, TrainingFlags

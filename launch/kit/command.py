@@ -32,8 +32,17 @@ from rich.markup import escape
 from jexplicit.data.corpora import Unit
 from jexplicit.data.inputs import is_input
 from jexplicit.lm.core.names import Features, History, Method
-from jexplicit.runs.bounds import NonNegativeInt, PositiveInt, check_bounds, config_of, refuses
-from jexplicit.runs.files import check_experiment, experiment_of, local_path, read_config
+from jexplicit.runs.files import (
+    NonNegativeInt,
+    PositiveInt,
+    check_bounds,
+    check_experiment,
+    config_of,
+    experiment_of,
+    local_path,
+    read_config,
+    refuses,
+)
 from jexplicit.runs.progress import console, end_of_reader, json_line, quiet_output
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from jexplicit.lm.core.names import Features, FitOptions, History, Method
-from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
-from jexplicit.runs.files import local_path
+from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, local_path
 from launch.kit.command import Preset, Run, Text
 
 # What a finished run may be continued with: more models, samples or a test text.

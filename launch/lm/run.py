@@ -40,8 +40,7 @@ from jexplicit.lm.rows import target_counts, with_targets
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.training import optax_optimizer
 from jexplicit.runs import devices
-from jexplicit.runs.bounds import refuses
-from jexplicit.runs.files import host_bytes, parse_bytes, peak_bytes, trim_heap, write_json
+from jexplicit.runs.files import host_bytes, parse_bytes, peak_bytes, refuses, trim_heap, write_json
 from jexplicit.runs.progress import console, print_hint, show, si_format, stage
 from launch.kit.command import as_typed, check_text
 from launch.kit.experiment import Experiment, Part, RunFolder

@@ -8,7 +8,7 @@ import tyro
 
 from jexplicit.data.corpora import Split
 from jexplicit.nn.names import Activation
-from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
+from jexplicit.runs.files import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
 from launch.kit import command as flags
 from launch.kit.command import Command, Images, Preset, Run
 

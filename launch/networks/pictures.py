@@ -20,7 +20,7 @@ from jexplicit.nn import networks
 from jexplicit.nn.names import InitializerName, NormName, ObjectiveName
 from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step, variables_of
 from jexplicit.nn.training import epoch_order, make_optimizer, objective
-from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.devices import key_of_seed
 from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Table, groups, pivot_table, section, where

@@ -23,10 +23,8 @@ from jexplicit.lm.rows import network_model
 from jexplicit.nn import sequences
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from jexplicit.nn.sequences import Transformer
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import on_cpu, use_devices
+from jexplicit.runs.devices import key_of_seed, load_checkpoint, on_cpu, use_devices
 from jexplicit.runs.files import read_texts, write_json
-from jexplicit.runs.loop import load_checkpoint
 from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Table, texts

@@ -13,8 +13,7 @@ from jexplicit.data.images import Images, one_hot, pixel_features, read_images
 from jexplicit.nn import training
 from jexplicit.nn.networks import Scores, init_variables, scorer, train_network
 from jexplicit.nn.training import TrainingResult, epoch_order, make_optimizer, make_schedule, shorter_epochs
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.loop import save_checkpoint
+from jexplicit.runs.devices import key_of_seed, save_checkpoint
 from jexplicit.runs.progress import console, stage
 from launch.kit.experiment import RunFolder
 from launch.kit.views import Column, Lines, Row, Table

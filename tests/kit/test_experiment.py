@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 from refusals import refused
 
-from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.files import experiment_of, read_config, read_events, read_rows, read_run
+from jexplicit.runs.files import PositiveInt, experiment_of, read_config, read_events, read_rows, read_run
 from launch.kit.command import Preset
 from launch.kit.experiment import Experiment, RunFolder
 from launch.kit.views import Column, Lines, Table, section

@@ -12,7 +12,7 @@ import jax
 import pytest
 from tables import compiled, each_row
 
-from jexplicit.runs.bounds import find_bounds
+from jexplicit.runs.files import find_bounds
 from launch import cli
 from launch.kit.command import flags
 

@@ -19,7 +19,6 @@ from jexplicit.solvers.explicit import (
     accuracy,
     calibration_error,
     closeness,
-    column_sums,
     dense_cooccurrence,
     explicit_solution,
     fit_delta,
@@ -59,9 +58,7 @@ def log_predictions(H, U):
     return log_softmax(np.asarray(H) @ np.asarray(U), axis=1)
 
 
-@pytest.mark.parametrize(
-    "K, dtype", [(2, np.float64), (105.99, np.float32), *(pytest.param(K, np.float64, marks=SLOW) for K in (1, 4, 105.99))]
-)
+@pytest.mark.parametrize("K, dtype", [(2, np.float64), (105.99, np.float32), pytest.param(1, np.float64, marks=SLOW)])
 def test_the_solution_equals_the_paper_s_formula(K, dtype):
     F = np.random.default_rng(8).gamma(1.0, 3.0, (6, 3)) + 0.1
     U = explicit_solution(device(F.astype(dtype)), K)
@@ -99,7 +96,6 @@ def test_predictions_are_scikit_learn_s_naive_bayes(K, kind, oracle):
     # 1e-9, the size of what scikit-learn's own order of sums could add over 600 positions, and far below any other model
     np.testing.assert_allclose(log_predictions(H, U), expected, rtol=0, atol=1e-9)
     assert priming_number(device(H)).item() == K
-    np.testing.assert_array_equal(column_sums((device(F[:2]), device(F[2:]))), K * np.bincount(Y))  # exactly
 
 
 def test_a_scan_over_the_priming_number_is_the_loop():
@@ -184,15 +180,6 @@ def test_every_layer_is_the_papers_solution_of_its_own_inputs_and_a_layer_of_a_n
     np.testing.assert_allclose(network_outputs(model, variables, H), expected, rtol=0, atol=100 * tolerance)
 
 
-def test_layers_may_have_their_own_activation_and_priming_number():
-    H, Y, _ = positive()
-    solved = solve_layers(H, Y, [SoftmaxLayer(K=7.0, activation=lambda z: 1 + jax.nn.sigmoid(z)), SoftmaxLayer()])
-    np.testing.assert_allclose(solved.params[0], explicit_solution(dense_cooccurrence(H, Y), 7.0), rtol=1e-12)
-    hidden = 1 + jax.nn.sigmoid(H @ solved.params[0])
-    assert solved.K[1] == pytest.approx(float(hidden.sum(axis=1).mean()))
-    np.testing.assert_allclose(solved.params[1], explicit_solution(dense_cooccurrence(hidden, Y), solved.K[1]), rtol=1e-9)
-
-
 # Measures
 
 
@@ -225,8 +212,7 @@ def drawn(M=20_000, N=4, temperature=1.0, seed=0):
     return logits, (logits / temperature + rng.gumbel(size=(M, N))).argmax(axis=1)
 
 
-@pytest.mark.parametrize("bins", [1, 7, 15])
-def test_the_calibration_error_is_the_loop_over_bins(bins):
+def test_the_calibration_error_is_the_loop_over_bins(bins=7):
     logits, labels = drawn(M=300)
     P = softmax(logits, axis=1)
     expected = 0.0

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.runs.checks import as_float, checked
-from jexplicit.runs.devices import full_precision
+from jexplicit.runs.devices import as_float, checked, full_precision
 
 
 class Noise(NamedTuple):

@@ -36,11 +36,8 @@ from jexplicit.lm.rows import (
     with_targets,
 )
 from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch
-from jexplicit.runs.bounds import PositiveInt, find_bounds, is_of
-from jexplicit.runs.checks import check_seed
-from jexplicit.runs.devices import check_threads
-from jexplicit.runs.files import host_bytes
-from jexplicit.runs.loop import as_json
+from jexplicit.runs.devices import as_json, check_seed, check_threads
+from jexplicit.runs.files import PositiveInt, find_bounds, host_bytes, is_of
 from jexplicit.solvers.explicit import fit_delta
 
 DENSE = ("explicit", "delta", "cold", "warm", "optimum", "log-linear", "iterative-scaling")  # tables [N, N]

@@ -25,8 +25,7 @@ from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.rows import explicit_blocks, token_counts
 from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch, written_for
 from jexplicit.nn.training import adagrad, optax_optimizer, train
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import AXIS, full_precision, on_cpu
+from jexplicit.runs.devices import AXIS, full_precision, key_of_seed, on_cpu
 from jexplicit.solvers.explicit import closeness
 
 _nothing = -1e30  # the logit of a column that only fills the mesh: exp gives 0, and 0 * it is still 0
