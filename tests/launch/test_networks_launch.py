@@ -17,7 +17,6 @@ from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.generation import next_token
 from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step, variables_of
 from jexplicit.nn.training import epoch_order, objective
-from jexplicit.runs.devices import load_checkpoint
 from jexplicit.runs.files import read_events
 from launch.networks import pictures as comparisons
 from launch.networks.config import CompareConfig
