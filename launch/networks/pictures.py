@@ -64,7 +64,7 @@ def _measure_autoencoders(config: AutoencoderConfig, folder: RunFolder) -> Itera
     def trained(name: str, model: str, network: FullyConnected, flags: Descent, data: Data, **options: Any) -> Part:
         def finish(variables: Any) -> Row:
             f = functools.partial(network_outputs, network, variables)
-            more = _attraction(config.seed, lambda x: f(x[None])[0], data) if options else {}
+            more = _attraction(config.seed, lambda x: f(x[None])[0], data) if "variables" in options else {}
             return {"anomaly_auc": auc(f), **more}
 
         options |= {"name": name, "model": model, "finish": finish}

@@ -29,7 +29,7 @@ MLP = "--limit 400 --tokenizer char --context 2 --embedding 2 --hidden 4 --epoch
 MLP += " --direct embedding --samples 1"
 SEQUENCES = "--tokenizer char --window 32 --width 8 --layers 1 --steps 6 --warmup 2 --evaluations 3 --batch-size 4"
 TRANSFORMER = f"{SEQUENCES} --heads 2 --accumulate 2 --dropout 0.1 --samples 1 --eos"
-VARIED = {  # what the variants of a comparison differ in
+VARIED: dict = {  # what the variants of a comparison differ in
     "normalisation": lambda v: (v.network.norm, v.network.residual, len(v.network.hidden)),
     "objectives": lambda v: (v.objective, v.optimizer, v.start),
     "initializers": lambda v: (v.network.weights, v.network.weight_scale, v.start),
@@ -120,6 +120,7 @@ def test_autoencoders():
     assert all(0 <= row["anomaly_auc"] <= 1 for row in found.values()) and pictures(out) == {"curves"}
     memory = found["over-parameterised, relu, weights x 0.4"]
     assert memory["largest_singular_value"] >= memory["largest_spectral_radius"] > 0
+    assert [row["name"] for row in found.values() if "attractors" in row] == [memory["name"]]
 
 
 def test_pixels_that_never_change_stay_finite():
