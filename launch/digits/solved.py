@@ -80,7 +80,7 @@ def read_problem(config: Config, folder: RunFolder) -> Problem:
 
 
 def keys_of(config: Config, method: str) -> Iterator[Row]:
-    """The fields that identify the rows of a method; the kernel's solvers are found together."""
+    """The fields that identify the rows of a method; the kernel has one part."""
     solvers = {
         "optimum": ("lbfgs_metric", "lbfgs", "sweeps", "adam"),
         "trained_readout": ("adamw",),

@@ -165,32 +165,20 @@ def _transformer_row(config: TransformerConfig, folder: RunFolder, text: Text, m
         log_p = sequences.stream_log_probabilities(network, variables, dev, window=window, stride=window, mesh=mesh)
         return -float(log_p[wanted].mean(dtype=np.float64))
 
-    result = training.fit(
-        folder,
-        {"name": method.split("-")[0], "start": start, "seed": seed},
-        network,
-        sequences.sequence_loss(config.eos),
-        sequences.sequence_optimizer(
-            config.learning_rate, config.steps, warmup=config.warmup, decay=config.weight_decay, accumulate=config.accumulate
-        ),
-        variables,
-        sequences.window_batch(train, window, mesh),
-        evaluate,
-        checkpoints=partial,
-        epochs=-(-config.steps // updates),
-        epoch_steps=updates,
-        measured=lambda step: {"flops": step * flops},
-        mesh=mesh,
-        size=updates * windows,
-        batch_size=config.batch_size,
-        seed=seed,
-        order=sequences.window_order(len(train), window, updates * windows),
-    )
+    schedule: Any = {"warmup": config.warmup, "decay": config.weight_decay, "accumulate": config.accumulate}
+    optimizer = sequences.sequence_optimizer(config.learning_rate, config.steps, **schedule)
+    loss, batch = sequences.sequence_loss(config.eos), sequences.window_batch(train, window, mesh)
+    options: Any = {"mesh": mesh, "size": updates * windows, "batch_size": config.batch_size, "seed": seed}
+    options |= {"order": sequences.window_order(len(train), window, updates * windows), "checkpoints": partial}
+    options |= {"epochs": -(-config.steps // updates), "epoch_steps": updates}
+    options["measured"] = lambda step: {"flops": step * flops}
+    about = {"name": method.split("-")[0], "start": start, "seed": seed}
+    result = training.fit(folder, about, network, loss, optimizer, variables, batch, evaluate, **options)
     model = network_model(network, jax.tree.map(np.asarray, result.params), eos=config.eos)
     fields = {"features": "none", "radius": 1, "history": f"window:{window}"}
     save_run_model(folder.path, {"method": method, **fields}, model)
     with stage("evaluating", "positions") as progress:
-        options: Any = {"block": _block, "mesh": mesh, "progress": progress}
+        options = {"block": _block, "mesh": mesh, "progress": progress}
         found = {part: document_losses(model, x, **options) for part, x in text.streams.items() if part != "train"}
     path, length = folder.path / "samples.json", 4 * window if config.tokenizer == "char" else 40
     before, own = read_texts(path), text.samples(model, config.samples, length, seed)
