@@ -111,7 +111,7 @@ def commands(names: str) -> str:
 
 @functools.cache
 def kept(*names: str) -> Results:
-    """Results of docs/results/: rows with the flags that are no fields of any, `file` and `run`."""
+    """Results of docs/results/: rows with further flags, `file` and `run`."""
     rows, events, runs = (
         list[Row](),
         dict[str, list[Row]](),

@@ -85,7 +85,7 @@ def means(rows: Iterable[Row], by: Sequence[str]) -> list[Row]:
 
 
 def pivot(rows: Iterable[Row], by: str, across: Field) -> list[Row]:
-    """A line per value of `by`, with field F of a row of `across` V as `V F`."""
+    """A line per `by`, with field F of across = V as `V F`."""
     lines: dict[Any, dict[str, Any]] = {}
     for row in rows:
         line, key = lines.setdefault(row[by], {by: row[by]}), _getter(across)(row)
@@ -105,8 +105,8 @@ class Column(NamedTuple):
     def cell(self, row: Any) -> str:
         """The text of a row's cell."""
         value = _getter(self.value)(row)
-        if value is None or isinstance(value, str):
-            return value or ""
+        if value is None or isinstance(value, str) or value != value:  # a data frame's missing numbers are NaN
+            return value if isinstance(value, str) else ""
         return format(value if self.scale is None else value * self.scale, self.format)
 
 
@@ -307,7 +307,8 @@ class Lines(NamedTuple):
 
         across, own = frame[frame.x.isna()], frame.dropna()
         few = own.groupby(["hue", "panel"]).x.nunique().max() <= _few
-        looks = dict(zip(frame.hue.unique(), itertools.product(("", (1, 1), (5, 1, 1, 1)), COLOURS), strict=False))
+        free = itertools.cycle(itertools.product(("", (1, 1), (5, 1, 1, 1)), COLOURS))
+        looks = dict(zip(frame.hue.unique(), free, strict=False))
         dashes: dict[str, Any] = {hue: line if hue in set(own.hue) else (4, 2) for hue, (line, _) in looks.items()}
         palette = {hue: self.colours.get(hue, colour) for hue, (_, colour) in looks.items()}
         panels = list(frame.panel.unique())

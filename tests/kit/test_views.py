@@ -83,7 +83,10 @@ def test_tables_have_a_cell_per_column_that_a_row_fills_and_empty_ones_for_what_
         Column("dev", lambda row: row["loss"] + 1, ".2f", bold=True),
         Column("epochs", "epochs", "d"),
     ]
-    rows = [{"method": "a|b", "bytes": 12_345_678, "loss": 1.0, "epochs": 3}, {"method": "c", "bytes": None, "loss": 2.0}]
+    rows = [
+        {"method": "a|b", "bytes": 12_345_678, "loss": 1.0, "epochs": 3},
+        {"method": "c", "bytes": None, "epochs": np.nan, "loss": 2.0},
+    ]
     cells = ["| a\\|b | 12.3 | **2.00** | 3 |", "| c |  | **3.00** |  |"]
     assert markdown_table(columns, rows) == ["", "| method | MB | dev | epochs |", "|---|---|---|---|", *cells, ""]
     shown = io.StringIO()
@@ -106,7 +109,10 @@ def test_lines_are_means_with_a_band_and_a_row_without_x_is_a_level(tmp_path, dr
     np.testing.assert_array_equal(level.get_ydata(), [3, 3])
     assert len({line.get_color() for line in (a, b, level)}) == 3 and (tmp_path / "figures" / "x.png").exists()
     drawn.clear()
-    assert Lines("x", "K", "loss")(Results(tmp_path, {}, [])) == [] and not drawn
+    assert Lines("x", "K", "loss")(Results(tmp_path, {}, [])) == Lines("x", "K", "loss")(Results(tmp_path, {}, rows[-2:])) == []
+    assert not drawn
+    Lines("x", "of", "loss", "of")(Results(tmp_path, {}, [{"of": n, "loss": n} for n in range(30)]))
+    assert len(drawn[0].legends[0].get_texts()) == 30  # there are fewer colours
 
 
 def test_curves_and_lists_over_seeds_are_drawn_in_panels_with_one_legend(tmp_path, drawn):
