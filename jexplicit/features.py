@@ -194,7 +194,7 @@ def _project(rows: Array, axes: Axes) -> Array:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["psi", "rows", "columns"], meta_fields=["shape"])
 @dataclass(frozen=True)
 class Wavelets:
-    """Spectra psi on images with a margin and on the moduli of each octave; windows of the grid's cells."""
+    """Spectra of wavelets, for images and moduli of each octave; windows of cells."""
 
     shape: tuple[int, int]
     psi: tuple[Float[Array, "J L _ _"], ...]

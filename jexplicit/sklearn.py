@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn on the solvers, in JAX's float type: float32, unless `jax_enable_x64` is set.
+"""Estimators of scikit-learn on the solvers, in JAX's float type.
 
 make_pipeline(StandardScaler(), FeatureMachineRegressor()).fit(X, y).score(X_new, y_new)
 """

@@ -224,7 +224,7 @@ class ConvolutionalNetwork(nn.Module):
 
 
 def init_variables(model: nn.Module, key: Array, inputs: Any) -> dict[str, Any]:
-    """Initial parameters and running statistics of BatchNorm for inputs of a shape: `{"params": ..., "batch_stats": ...}`."""
+    """`{"params": ..., "batch_stats": ...}` for inputs of a shape, the latter of BatchNorm."""
     if 0 in inputs.shape:
         raise ValueError(f"inputs of shape {inputs.shape}: a network needs at least one example and one feature")
     variables = jax.jit(model.init)(key, jnp.asarray(inputs))
@@ -263,7 +263,7 @@ def variables_of(state: NetworkState) -> dict[str, Any]:
 def network_step(
     model: nn.Module, objective: Objective, optimizer: optax.GradientTransformation, *, seed: int | Array = 0
 ) -> Callable[[NetworkState, tuple[Any, Any]], tuple[NetworkState, Array]]:
-    """The pure step `(state, (X, Y)) -> (state, summed loss)` of training; dropout depends on seed and step only."""
+    """The pure step `(state, (X, Y)) -> (state, summed loss)` of training."""
 
     def mean_loss(params: Any, statistics: Any, batch: tuple[Any, Any], steps: Array) -> tuple[Array, Any]:
         X, Y = batch
@@ -301,7 +301,7 @@ def train_network(
     mesh: Mesh | None = None,
     **options: Any,
 ) -> TrainingResult:
-    """`train` a network, with its state on all devices of a mesh, and keep the variables of the best epoch."""
+    """`train` a network on all devices; the variables of the best epoch."""
     state, step = initial_state(variables, optimizer), training_step(model, objective, optimizer, seed=options.get("seed", 0))
     return train(replicate(state, mesh) if mesh else state, step, batch, evaluate, params=variables_of, **options)
 
@@ -334,7 +334,7 @@ def scorer(model: nn.Module, objective: Objective, *, chunk: int = 4096) -> Call
 
 
 def linear_autoencoder(X: Float[Array, "M D"], k: int) -> Callable[[Float[Array, "... D"]], Float[Array, "... D"]]:
-    """The linear autoencoder of lowest squared error, `f(x) = V_k V_kᵀ x`, of k right singular vectors of X.
+    """The linear autoencoder of lowest squared error, `f(x) = V_k V_kᵀ x`.
 
     Source: Eckart & Young 1936; Baldi & Hornik 1989.
     """
@@ -360,7 +360,7 @@ def anomaly_auc(normal: Float[Array, " M"], anomalous: Float[Array, " T"]) -> fl
 
 
 def contraction(f: Callable[[Array], Array], X: Float[Array, "M D"]) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"]]:
-    """Largest singular values and spectral radii of a map's Jacobians at M points (Radhakrishnan, Belkin & Uhler 2020)."""
+    """Largest singular values and spectral radii of a map's Jacobians at M points."""
     J = np.asarray(jax.jit(lambda X: jax.lax.map(jax.jacrev(f), X))(X), np.float64)
     return np.linalg.norm(J, ord=2, axis=(1, 2)), np.abs(np.linalg.eigvals(J)).max(axis=1)
 

@@ -1,6 +1,6 @@
-"""Transformers (Vaswani et al. 2017; Radford et al. 2019; Su et al. 2021) on windows, [B, T] -> [B, T, N] logits.
+"""Transformers on windows, [B, T] -> [B, T, N] logits.
 
-A position attends to itself and the positions before it in its document.
+A position attends to itself and its document before it. Vaswani et al. 2017; Radford et al. 2019; Su et al. 2021.
 """
 
 import functools
@@ -55,7 +55,7 @@ def window_batch(
 
 
 def sequence_loss(eos: bool) -> Callable[[Array, Array], Array]:
-    """`(z [B, T, N], Y [B, T]) -> [B]`, the mean loss by window; eos: whether the `<pad>` after a document is predicted."""
+    """The mean loss by window, `(z [B, T, N], Y [B, T]) -> [B]`."""
 
     def loss(z: Float[Array, "B T N"], Y: Int[Array, "B T"]) -> Float[Array, " B"]:
         own = optax.softmax_cross_entropy_with_integer_labels(z, Y)
@@ -238,7 +238,7 @@ _gain = 4.0  # logit of a token that followed every time
 
 
 def induction_start(network: Transformer, variables: dict[str, Any], *, seed: int = 0) -> dict[str, Any]:
-    """An induction circuit: a head for the token before, and a head that copies; other branches of both layers start at 0.
+    """An induction circuit: a head for the token before, and a head that copies.
 
     Token, place, token before and copied token have a space of m dimensions each; directions of tokens are orthogonal where
     N <= m, and else random.
@@ -271,7 +271,7 @@ def induction_start(network: Transformer, variables: dict[str, Any], *, seed: in
 
 
 def _layer(layer: dict[str, Any], H: int, spaces: Any, score: float, unit: float) -> dict[str, Any]:
-    """A layer with one copying head: spaces [d, m] of query, key, value, output; score of a match; `unit` after LayerNorm."""
+    """A layer with one copying head, from spaces of query, key, value, output."""
     query, key, value, out = spaces
     (d, m), h = query.shape, len(query) // H
     qkv = np.array(layer["qkv"]["kernel"]).reshape(d, 3, H, h)

@@ -17,7 +17,7 @@ Rate = float | jax.Array | optax.Schedule
 
 
 def adagrad(rate: Rate, *, accumulator: float = 0.0, eps: float = 1e-30) -> optax.GradientTransformation:
-    """Adagrad from G = 0, `G += g²; W -= η g/√(G + ε)`, with ε far below any g²; optax has 1e-7."""
+    """Adagrad from G = 0, with a smaller ε than optax's."""
     return optax.adagrad(rate, initial_accumulator_value=accumulator, eps=eps)
 
 
@@ -116,7 +116,7 @@ _steps_between_checks = 16  # of the losses; a check waits for the device
 
 
 class TrainingResult(NamedTuple):
-    """Parameters of the epoch with the lowest dev loss, 0 for the initial ones, and the losses by epoch."""
+    """Parameters of the epoch with the lowest dev loss, and the losses by epoch."""
 
     params: Any
     best_epoch: int

@@ -1,4 +1,4 @@
-"""Devices and processes as one mesh axis, checks of arguments, and the loop of all iterations with its checkpoints.
+"""Devices and processes as one mesh axis, checks, the loop and its checkpoints.
 
 Of several processes all call `barrier`, `iterate`, `..._across_processes` and `..._over_processes`, or none.
 """
@@ -50,8 +50,7 @@ def check_threads() -> None:
         )
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=lambda: threads_lost.extend([True] * bool(xla_bridge._backends)))
+os.register_at_fork(after_in_child=lambda: threads_lost.extend([True] * bool(xla_bridge._backends)))
 
 
 def data_mesh(devices: int | None = None) -> Mesh:
@@ -93,7 +92,7 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 def map_rows(
     f: Callable[[Any], Any], xs: Any, mesh: Mesh | None = None, *, cpu: int | None = None, elsewhere: int | None = None
 ) -> Any:
-    """f of all rows: `cpu` (one) at a time there, `elsewhere` (all) elsewhere; `mesh` saves a second tracing."""
+    """f of all rows: `cpu` (one) at a time there, `elsewhere` (all) elsewhere."""
     few = functools.partial(jax.lax.map, f, batch_size=cpu)
     many = functools.partial(jax.lax.map, f, batch_size=elsewhere) if elsewhere else jax.vmap(f)
     if mesh is not None:
@@ -161,7 +160,7 @@ _cells_per_exchange = 1 << 24
 
 
 def join(coordinator: str, num_processes: int | None, process_id: int | None, *, seconds: int = 60) -> None:
-    """Join the other processes before JAX's first computation; coordinator: HOST:PORT of process 0, or "auto" (SLURM, TPU)."""
+    """Join the other processes at HOST:PORT of process 0, or "auto", before JAX computes."""
     check_process(coordinator, num_processes, process_id)
     late = threading.Timer(seconds, _give_up, (coordinator, num_processes, process_id, seconds))
     late.start()
@@ -302,7 +301,7 @@ def check_seed(seed: Any) -> None:
 
 
 def key_of_seed(seed: int | np.integer | Array) -> Array:
-    """The random key of a seed below 2^63, of which JAX itself takes 32 bits; a key stays itself."""
+    """The random key of a seed below 2^63; a key stays itself."""
     if isinstance(seed, Array):
         return jax.random.key(seed) if seed.ndim == 0 and jnp.issubdtype(seed.dtype, jnp.integer) else seed
     check_seed(seed)
@@ -350,7 +349,7 @@ def checked(
     fine: Callable[..., Any] | None = None,
     static: Sequence[str] = (),
 ) -> Callable[[Any], Any]:
-    """A decorator: the function compiled by `jax.jit`, and checks of concrete values outside of it.
+    """A decorator: the function under `jax.jit`, and checks of concrete values outside of it.
 
     before, after: called with the arguments, or the result and the arguments; raise ValueError.
     fine: a pure function, compiled into the same program: `before` is called for arguments that it does not allow.
@@ -438,7 +437,7 @@ def save_latest(folder: str | os.PathLike, number: int, tree: Any, known: Mappin
 
 
 def load_latest(folder: str | os.PathLike, like: Any, known: Mapping[str, Any] | None = None) -> Any | None:
-    """The last checkpoint of a series, or None; an empty vector in `like` matches any length."""
+    """The last checkpoint of a series; an empty vector in `like` has any length."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     numbers = [int(name) for name in names if name.isdigit() and is_checkpoint(os.path.join(folder, name))]
     if not numbers:

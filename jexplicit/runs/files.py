@@ -1,15 +1,15 @@
-"""The host, without JAX: memory, paths, files and run folders; types of flags; names that a package imports late."""
+"""The host, without JAX: memory, files, run folders, types of flags, late imports."""
 
 import contextlib
 import ctypes
 import dataclasses
-import difflib
 import functools
 import importlib
 import json
 import math
 import os
 import re
+import resource
 import shlex
 import sys
 import tempfile
@@ -37,8 +37,8 @@ def refuse_errors(what: str, remedy: str, *errors: type[Exception]) -> Iterator[
 
 
 def host_bytes() -> float:
-    """Bytes of memory of this machine; infinity if the system does not report it."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else float("inf")
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def parse_bytes(size: str) -> int:
@@ -49,13 +49,8 @@ def parse_bytes(size: str) -> int:
     return int(float(found[1]) * _units[found[2].upper()])
 
 
-def peak_bytes() -> int | None:
-    """Peak resident memory of this process in bytes; None if unknown."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    # macOS counts bytes, others units of 1024
+def peak_bytes() -> int:
+    """Peak resident memory in bytes: macOS counts them, others units of 1024."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -333,14 +328,12 @@ def find_bounds(hint: Any) -> Iterator[Bounds]:
 
 
 def lazy_names(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package, from a table: module -> its names; "" -> modules."""
+    """`__getattr__` and `__dir__` of a package, from names by module ("": modules)."""
     modules = {name: f"{package}.{module or name}" for module, names in table.items() for name in names.split()}
 
     def find(name: str) -> Any:
         if name not in modules:
-            near = difflib.get_close_matches(name, modules, n=1)
-            remedy = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(modules))}"
-            raise AttributeError(f"module {package!r} has no attribute {name!r}: {remedy}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}: it has {', '.join(sorted(modules))}")
         module = importlib.import_module(modules[name])
         found = module if modules[name] == f"{package}.{name}" else getattr(module, name)
         setattr(sys.modules[package], name, found)  # so that it is looked up once

@@ -1,4 +1,4 @@
-"""The explicit solution of softmax layers (paper, Eq. 2, 3, 5), naive Bayes in closed form, and measures.
+"""The explicit solution of softmax layers (paper, Eq. 2, 3, 5), and measures.
 
 F = HᵀY,     U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i]),     K the L1 norm of the inputs
 """
@@ -31,7 +31,7 @@ def _check_logits(logits: Any) -> None:
 
 
 def check_targets(Y: Any, shape: tuple[int, ...]) -> None:
-    """Refuse labels [M] that are no integers 0 .. N - 1, and targets [M, N] whose rows are no distributions."""
+    """Refuse labels that are no outputs, and rows that are no distributions."""
     if jnp.ndim(Y) == 1:
         return check_labels_of(Y, shape)
     if jnp.shape(Y) != shape:
@@ -199,9 +199,9 @@ def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
 
 
 class SoftmaxLayer(NamedTuple):
-    """Settings of a layer of a stack: K, by default the mean L1 norm of its inputs but at least 1; φ of its logits, >= 0."""
+    """K of a layer, by default its inputs' mean norm; φ."""
 
-    K: float | None = None
+    K: float | None = None  # the default is at least 1
     activation: Callable[[Array], Array] = jax.nn.softmax
 
 
@@ -363,7 +363,7 @@ def accuracy(logits: Float[Array, "M N"], Y: Array) -> Any:
 
 
 def closeness(U: Float[Array, "D N"], V: Float[Array, "D N"], H: Float[Array, "M D"] | None = None) -> dict[str, float]:
-    """`||U - V|| / ||V||` and the cosine of two layers, less their means over outputs; agreement of their guesses."""
+    """Distance, cosine and common guesses of two layers, less their means over outputs."""
     same = {} if H is None else {"agreement": float((jnp.argmax(H @ U, axis=1) == jnp.argmax(H @ V, axis=1)).mean())}
     U, V = (W - W.mean(axis=1, keepdims=True) for W in (U, V))
     sizes = jnp.linalg.norm(U), jnp.linalg.norm(V)

@@ -174,7 +174,7 @@ class Gram(NamedTuple):
 
 
 def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2048, mesh: Mesh | None = None) -> ExampleBlocks:
-    """Inputs and targets (or labels) as blocks, the last one padded, equally many per device of a mesh.
+    """Inputs and targets as padded blocks, equally many per device of a mesh.
 
     >>> split_examples(jnp.ones((5, 3)), jnp.ones((5, 2)), block=2).weight.tolist()
     [[[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]]]
@@ -368,7 +368,7 @@ def gram_softmax_sweeps(
     ridge: float = 1e-4,
     **options: Any,
 ) -> SoftmaxFit:
-    """`curvature_bound_sweeps` on blocks, with an intercept: no ridge, and `b += 2 mean(Y - P)`; t is the mean variance.
+    """`curvature_bound_sweeps` on blocks, with an intercept without ridge, `b += 2 mean(Y - P)`.
 
     start: e.g. least squares divided by a temperature; default, the class frequencies. options: of `run_sweeps`.
 
