@@ -127,7 +127,14 @@ def linear(fit: SoftmaxFit) -> dict[str, Array]:
     return {"U": fit.U, "intercept": fit.intercept}
 
 
-def keep(problem: Problem, key: Row, params: Any, weights: Row | None = None, logits: Any = None, **fields: Any) -> Row:
+def keep(
+    problem: Problem,
+    key: Row,
+    params: Any,
+    weights: Row | None = None,
+    logits: Callable[[Any], Array] | None = None,
+    **fields: Any,
+) -> Row:
     """The row of a model, whose arrays are saved.
 
     weights: of the descriptors and features that it reads in place of pixels. logits: of a trained network, a function.

@@ -326,7 +326,7 @@ def _optimum(problem: Problem, key: Row) -> list[Row]:
     curve, passes, (M, D), N = curves[rate], sum(map(len, curves.values())), task.H.shape, len(task.b)
     U, b = (jnp.asarray(part, task.H.dtype) for part in points[rate])
     factored = D**3 / 3 + 2 * M * D**2 + passes * 2 * N * D**2 if solver in ("sweeps", "lbfgs_metric") else 0
-    fields = {"loss": float(_loss(U, b, task.H, task.Y, task.penalty)), "passes": passes, "dimensions": D}
+    fields: dict[str, Any] = {"loss": float(_loss(U, b, task.H, task.Y, task.penalty)), "passes": passes, "dimensions": D}
     fields |= {f"loss_{n}": curve[n - 1] for n in _shown if n <= len(curve)}
     fields |= {"seed": config.seed, "learning_rate": rate or None, "seconds": seconds, "backprop_free": solver != "adam"}
     fields["flops"] = passes * 4.0 * M * D * N + factored

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import numpy as np
+import optax
 
 from jexplicit.data.images import Images, one_hot, pixel_features, read_images
 from jexplicit.nn import training
 from jexplicit.nn.networks import Scores, init_variables, scorer, train_network
-from jexplicit.nn.training import TrainingResult, epoch_order, make_optimizer, make_schedule, shorter_epochs
+from jexplicit.nn.training import Objective, TrainingResult, epoch_order, make_optimizer, make_schedule, shorter_epochs
 from jexplicit.runs.devices import key_of_seed, save_checkpoint
 from jexplicit.runs.progress import console, stage
 from launch.kit.experiment import RunFolder
@@ -62,7 +63,13 @@ def centred_data(images: Images) -> Data:
 def fit(
     folder: RunFolder,
     about: Row,
-    *network: Any,
+    network: nn.Module,
+    loss: Objective,
+    optimizer: optax.GradientTransformation,
+    variables: dict[str, Any],
+    batch: Callable[[np.ndarray], tuple[Any, Any]],
+    evaluate: Callable[[dict[str, Any]], float],
+    *,
     checkpoints: Path,
     epochs: int,
     epoch_steps: int,
@@ -71,7 +78,7 @@ def fit(
 ) -> TrainingResult:
     """Train a network with its epochs logged; an interrupted training continues.
 
-    about: fields of its events, such as its name. network, options: of `train_network`. measured: `step -> more fields`.
+    about: fields of its events, such as its name. measured: `step -> more fields`. The others are those of `train_network`.
     """
 
     def on_epoch(entry: Any) -> None:
@@ -83,7 +90,7 @@ def fit(
 
     options |= {"checkpoints": checkpoints, "epochs": epochs, "on_epoch": on_epoch}
     with stage(f"training {about['name']}", "examples") as progress:
-        return train_network(*network, progress=progress, **options)
+        return train_network(network, loss, optimizer, variables, batch, evaluate, progress=progress, **options)
 
 
 def train_model(
