@@ -62,6 +62,8 @@ def _on_pixels(problem: Problem, key: Row) -> list[Row]:
     """Train a network on pixels, all but the cnn until the held-out loss rises."""
     method, layers, test, (H, Y, _) = key["method"], key["layers"], problem.test, problem.train
     (height, width), random, N = problem.images.train_images.shape[1:], key_of_seed(problem.config.seed), Y.shape[1]
+    if method == "cnn" and min(height, width) < 4:
+        raise ValueError(f"--methods cnn of images {width} x {height}: use images of 4 x 4 pixels or more, or leave it out")
     model = network_of({**key, "outputs": N, "height": height, "width": width})
     patience, epochs, closed = _patience, problem.config.epochs or 100, []
     fields: dict[str, Any] = {"learning_rate": {"cnn": _cnn_rate, "network": _hidden_rate}.get(method, _stack_rate)}
