@@ -143,11 +143,6 @@ class FeatureMachineClassifier(_FeatureMachine, _Classifier):
         self._fit(X, np.asarray(y[:, None] == self.classes_[None], X.dtype))
         return self
 
-    def decision_function(self, X: Any) -> np.ndarray:
-        """The logits of all classes; of two, the second one's above the first one's."""
-        logits = self._logits(X)
-        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
-
 
 class ExplicitClassifier(_Classifier):
     """The explicit solution of a softmax layer from co-occurrences (`jexplicit.solvers.explicit`), for features >= 0.

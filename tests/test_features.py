@@ -1,6 +1,7 @@
 """Features of images: formulas, loops, and refusals."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -131,6 +132,19 @@ def test_the_orders_are_the_loop_over_places_and_paths():
     for found, slow in zip(orders, slow_scattering(x, bank, 2, 3, 2), strict=True):
         assert found.shape == slow.shape
         np.testing.assert_allclose(found, slow, rtol=0, atol=1e-5)
+
+
+def test_wavelets_have_no_mean_and_lie_at_their_frequencies():
+    bank = wavelets((64, 64), octaves=3, angles=8, grid=4)
+    psi = np.asarray(bank.psi[0], np.float64)
+    frequencies = 2 * np.pi * np.fft.fftfreq(psi.shape[2])
+    np.testing.assert_allclose(psi[:, :, 0, 0], 0, rtol=0, atol=1e-6)
+    for j in range(3):
+        for a in range(8):
+            row, column = np.unravel_index(psi[j, a].argmax(), psi[j, a].shape)
+            xi = 3 * math.pi / 4 / 2**j * np.array([math.cos(math.pi * a / 8), math.sin(math.pi * a / 8)])
+            # to a step of the frequencies, and what taking away the mean shifts the largest value by
+            np.testing.assert_allclose([frequencies[row], frequencies[column]], xi, rtol=0, atol=0.15)
 
 
 def test_one_octave_has_no_second_order_and_jit_and_grad_pass():

@@ -202,14 +202,24 @@ def test_accumulated_batches_and_devices_take_the_step_of_one():
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), one, other)
 
 
-def test_only_matrices_decay():
-    optimizer = sequence_optimizer(0.1, 10, warmup=0, decay=0.5)
+def test_the_rate_warms_up_and_decays_and_only_matrices_decay():
+    """With gradients of 0 a step changes matrices by the factor 1 - rate * decay alone."""
+    optimizer = sequence_optimizer(0.1, 10, warmup=4, decay=0.5)
     params: Any = {"matrix": np.ones((2, 2)), "scale": np.ones(2)}
+
+    @jax.jit
+    def run(params):
+        def step(state, _):
+            updates, state = optimizer.update(jax.tree.map(jnp.zeros_like, params), state, params)
+            return state, updates
+
+        return jax.lax.scan(step, optimizer.init(params), length=11)[1]
+
     with jax.numpy_dtype_promotion("standard"):
-        step = jax.jit(lambda params: optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)[0])
-        updates: Any = step(params)
-    np.testing.assert_allclose(updates["matrix"], -0.1 * 0.5, rtol=1e-6)
-    assert not updates["scale"].any()
+        updates: Any = jax.tree.map(np.asarray, run(params))
+    assert (updates["scale"] == 0).all()
+    expected = [0.1 * k / 4 for k in range(4)] + [0.01 + 0.09 * (1 + np.cos(np.pi * k / 6)) / 2 for k in range(7)]
+    np.testing.assert_allclose(-updates["matrix"][:, 0, 0] / 0.5, expected, rtol=1e-5, atol=1e-8)
 
 
 # A constructed start

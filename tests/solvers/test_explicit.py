@@ -171,6 +171,15 @@ def test_every_layer_is_the_papers_solution_of_its_own_inputs_and_a_layer_of_a_n
     np.testing.assert_allclose(network_outputs(model, variables, H), expected, rtol=0, atol=100 * tolerance)
 
 
+def test_layers_may_have_their_own_activation_and_priming_number():
+    H, Y, _ = positive()
+    solved = solve_layers(H, Y, [SoftmaxLayer(K=7.0, activation=lambda z: 1 + jax.nn.sigmoid(z)), SoftmaxLayer()])
+    np.testing.assert_allclose(solved.params[0], explicit_solution(dense_cooccurrence(H, Y), 7.0), rtol=1e-12)
+    hidden = 1 + jax.nn.sigmoid(H @ solved.params[0])
+    assert solved.K[1] == pytest.approx(float(hidden.sum(axis=1).mean()))
+    np.testing.assert_allclose(solved.params[1], explicit_solution(dense_cooccurrence(hidden, Y), solved.K[1]), rtol=1e-9)
+
+
 # Measures
 
 
