@@ -45,7 +45,7 @@ class Problem(NamedTuple):
     """The input of every method.
 
     held_out: which training images choose models and settings, a drawn tenth. K: the mean L1 norm of the pixels. described:
-    descriptors of training and test images, weights of features, seconds and operations, made once.
+    the problem of descriptors in place of pixels, weights of their features, seconds and operations, made once.
     """
 
     config: Config
@@ -55,11 +55,7 @@ class Problem(NamedTuple):
     test: Split
     held_out: np.ndarray
     K: float
-    described: Callable[[], tuple[Array, Array, dict[str, Array], float, float]]
-
-    def reading(self, train: Array, test: Array) -> "Problem":
-        """The same problem with other inputs."""
-        return self._replace(train=self.train._replace(H=train), test=self.test._replace(H=test))
+    described: Callable[[], tuple["Problem", dict[str, Array], float, float]]
 
 
 def read_problem(config: Config, folder: RunFolder) -> Problem:
@@ -75,8 +71,9 @@ def read_problem(config: Config, folder: RunFolder) -> Problem:
     held_out, order = np.zeros(len(train.labels), bool), np.random.default_rng(config.seed).permutation(len(train.labels))
     held_out[order[: max(1, len(order) // 10)]] = True
     console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")
-    described = functools.cache(functools.partial(_describe_images, config, images))
-    return Problem(config, folder, images, train, test, held_out, float(explicit.priming_number(train.H)), described)
+    K, described = float(explicit.priming_number(train.H)), functools.cache(lambda: _describe(problem))
+    problem = Problem(config, folder, images, train, test, held_out, K, described)
+    return problem
 
 
 def keys_of(config: Config, method: str) -> Iterator[Row]:
@@ -240,16 +237,18 @@ def pools(shape: tuple[int, ...]) -> Callable[[Array], Array]:
     return functools.partial(scattering_pools, bank=bank)
 
 
-def _describe_images(config: Config, images: Images) -> tuple[Array, Array, dict[str, Array], float, float]:
-    """The descriptors of the images, shared by all linear classifiers of a run."""
-    start, X, levels = time.perf_counter(), images.train_images, images.levels
+def _describe(problem: Problem) -> tuple[Problem, dict[str, Array], float, float]:
+    """The problem of descriptors, which all linear classifiers of a run share."""
+    config, images, start = problem.config, problem.images, time.perf_counter()
+    X, levels = images.train_images, images.levels
     with stage("descriptors", "images") as progress:
         axes = fit_axes(pools(X.shape), X, levels, dimensions=_axes, seed=config.seed)
-        train, test = (describe(pools(x.shape), axes, x, levels, progress=progress) for x in (X, images.test_images))
-    W = fourier_directions(key_of_seed(config.seed), train.shape[1], config.frequencies, scale=_scale)
-    seconds, image = time.perf_counter() - start, jax.ShapeDtypeStruct((1, *X.shape[1:]), train.dtype)
+        Z, Z_test = (describe(pools(x.shape), axes, x, levels, progress=progress) for x in (X, images.test_images))
+    W = fourier_directions(key_of_seed(config.seed), Z.shape[1], config.frequencies, scale=_scale)
+    seconds, image = time.perf_counter() - start, jax.ShapeDtypeStruct((1, *X.shape[1:]), Z.dtype)
     cost = flops(pools(image.shape), image) + 2 * axes.axes.size  # of pooled responses and axes
-    return train, test, {**axes._asdict(), "W": W}, seconds, cost * len(train)
+    described = problem._replace(train=problem.train._replace(H=Z), test=problem.test._replace(H=Z_test))
+    return described, {**axes._asdict(), "W": W}, seconds, cost * len(Z)
 
 
 def kernel_features(weights: Mapping[str, Any]) -> jax.tree_util.Partial:
@@ -259,8 +258,7 @@ def kernel_features(weights: Mapping[str, Any]) -> jax.tree_util.Partial:
 
 def _readouts(problem: Problem, key: Row) -> list[Row]:
     """Both readouts: fitted to nine tenths, chosen on the other, then fitted to all."""
-    Z, Z_test, weights, feature_seconds, feature_flops = problem.described()
-    problem = problem.reading(Z, Z_test)
+    problem, weights, feature_seconds, feature_flops = problem.described()
     (Z, Y, labels), held_out, features = problem.train, problem.held_out, kernel_features(weights)
     part, other, whole = (sweeps.split_examples(Z[m], Y[m], mesh=data_mesh()) for m in (~held_out, held_out, slice(None)))
     laps = [time.perf_counter()]

@@ -157,8 +157,8 @@ def _train(
 
 def _readout(problem: Problem, key: Row) -> list[Row]:
     """Layers trained with every weight decay; the held-out tenth chooses one and its temperature."""
-    Z, Z_test, weights, feature_seconds, feature_flops = problem.described()
-    problem, held_out, N, D = problem.reading(Z, Z_test), problem.held_out, problem.images.outputs, 2 * weights["W"].shape[1]
+    problem, weights, feature_seconds, feature_flops = problem.described()
+    Z, held_out, N, D = problem.train.H, problem.held_out, problem.images.outputs, 2 * weights["W"].shape[1]
     model, epochs, features = FullyConnected((), N), problem.config.epochs or 20, jax.jit(kernel_features(weights))
     zeros = {"kernel": jnp.zeros((D, N), Z.dtype), "bias": jnp.zeros(N, Z.dtype)}
     start: Variables = {"params": {"output": zeros}, "batch_stats": {}}
@@ -289,18 +289,16 @@ SOLVERS: dict[str, Callable[[Task, Record, Config], Points]] = {
 }
 
 
-def _make_task(problem: Problem) -> tuple[Problem, dict[str, Array], Task]:
-    """The problem on descriptors, weights of its features, and their loss."""
-    Z, Z_test, weights, *_ = problem.described()
+def _make_task(problem: Problem, weights: dict[str, Array]) -> Task:
+    """The loss of features of descriptors."""
     used = ~problem.held_out
-    H, Y = jax.jit(kernel_features(weights))(Z[used]), problem.train.Y[used]
+    H, Y = jax.jit(kernel_features(weights))(problem.train.H[used]), problem.train.Y[used]
     mean = H.mean(axis=0)
     H = H - mean[None]
     C = np.asarray(_second_moments(H), float)
     penalty = _ridge * float(np.trace(C)) / len(C)
     factor = scipy.linalg.cholesky(C + 2 * penalty * np.eye(len(C)), lower=True)
-    b = jnp.log(jnp.maximum(Y.mean(axis=0), 1 / len(Y)))
-    return problem.reading(Z, Z_test), weights, Task(H, Y, b, mean, factor, penalty)
+    return Task(H, Y, jnp.log(jnp.maximum(Y.mean(axis=0), 1 / len(Y))), mean, factor, penalty)
 
 
 @jax.jit
@@ -311,7 +309,8 @@ def _second_moments(H: Float[Array, "M D"]) -> Array:
 
 def _optimum(problem: Problem, key: Row) -> list[Row]:
     """The row of a way to the minimum, which logs each pass."""
-    problem, weights, task = _make_task(problem)
+    problem, weights, *_ = problem.described()
+    task = _make_task(problem, weights)
     config, solver, curves = problem.config, key["solver"], dict[float, list[float]]()
     start, in_all = time.perf_counter(), _passes(config) * (len(config.rates) if solver == "adam" else 1)
     with stage(f"optimum by {solver}", "passes") as progress:
