@@ -1,12 +1,12 @@
-"""Networks trained by gradients; a held-out tenth chooses the epoch.
+"""Networks trained by gradients, and one convex loss by four optimisers.
 
-Stacks of softmax layers from cold and warm starts, a network with a hidden layer, a convolutional network, and a readout of the
-kernel's own features. For the last two the learning rate rises over a twentieth of the steps and falls along a cosine to 0.
+Stacks of softmax layers from cold and warm starts, a network with a hidden layer, a convolutional one, and a readout of the
+kernel's own features. A held-out tenth chooses the epoch.
 """
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -19,16 +19,17 @@ import scipy.optimize
 from jaxtyping import Array, Float
 
 from jexplicit.nn import networks
-from jexplicit.nn.networks import ConvolutionalNetwork, FullyConnected, SoftmaxStack, init_variables
+from jexplicit.nn.networks import ConvolutionalNetwork, FullyConnected, SoftmaxStack
 from jexplicit.nn.training import adagrad, objective
 from jexplicit.runs.devices import full_precision, key_of_seed
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.explicit import accuracy, closeness, fit_temperature, mean_loss, random_decoders
-from jexplicit.solvers.sweeps import SoftmaxFit, streamed_logits, tempered
+from jexplicit.solvers.sweeps import SoftmaxFit, tempered
 from launch.digits import solved
 from launch.digits.config import Config
-from launch.digits.solved import Parts, Problem, dev_scores, explicit_decoders, keep, make_key
+from launch.digits.solved import Problem, dev_scores, keep, kernel_features, linear
 from launch.kit.views import Column, Results, Row, Table, groups, means, where
+from launch.networks.training import fit
 
 _batch_size, _patience, _hidden_units = 128, 5, 256
 _stack_rate, _hidden_rate = 0.1, 1e-3  # the paper has a rate of Adagrad for text only, 0.01
@@ -39,93 +40,12 @@ _images_per_call = 1000
 Variables = dict[str, Any]
 
 
-class Training(NamedTuple):
-    """A network on pixels, its start and optimiser; patience None: all epochs."""
-
-    model: nn.Module
-    variables: Variables
-    optimizer: optax.GradientTransformation
-    epochs: int
-    patience: int | None
-    fields: Row
-    near: Callable[[Variables], Row] = lambda variables: {}
-
-
-def on_pixels(problem: Problem, method: str) -> Parts:
-    """A network on pixels; of stacks of softmax layers one for each depth."""
-    make, solver, depths = {
-        "network": (_hidden, "adam", (2,)),
-        "cnn": (_convolutions, "adamw", (4,)),
-    }.get(method, (_stack, "adagrad", problem.config.layers))
-    for layers in depths:
-        key = make_key(method, solver, layers=layers)
-        yield key, functools.partial(_measure, problem, key, make)
-
-
-def _stack(problem: Problem, key: Row) -> Training:
-    """Softmax layers, from random parameters (cold) or from the explicit solution (warm)."""
-    (H, Y, _), layers, warm = problem.train, key["layers"], key["method"] == "warm"
-    used = problem.train.rows(~problem.held_out)  # a warm start is solved on these, too: held-out images stay unseen
-    decoders = random_decoders(key_of_seed(problem.config.seed), H.shape[1], Y.shape[1], layers)
-    decoders = explicit_decoders(used, problem.K, layers) if warm else decoders
-    params = {f"layer_{n}": {"kernel": U} for n, U in enumerate(decoders, 1)}
-    closed = explicit_decoders(used, problem.K, 1) if layers == 1 else ()
-
-    def near(variables: Variables) -> Row:
-        """How near training is to the solution of the same images."""
-        trained = jnp.asarray(variables["params"]["layer_1"]["kernel"])
-        found = [closeness(trained, U, H[problem.held_out]) for U in closed]
-        return {f"explicit_{field}": value for one in found for field, value in one.items()}
-
-    fields = {"priming_number": problem.K if warm else None, "learning_rate": _stack_rate}
-    model, variables = SoftmaxStack(Y.shape[1], layers), {"params": params, "batch_stats": {}}
-    return Training(model, variables, adagrad(_stack_rate), problem.config.epochs or 100, _patience, fields, near)
-
-
-def _hidden(problem: Problem, key: Row) -> Training:
-    """One hidden layer of rectified units, from He's normal weights."""
-    config, (D, N) = problem.config, (problem.train.H.shape[1], problem.train.Y.shape[1])
-
-    def dense(key: Array, inputs: int, outputs: int) -> dict[str, Array]:
-        kernel = networks.initializer("he_normal", "relu")(key, (inputs, outputs), jnp.float32)
-        return {"kernel": kernel, "bias": jnp.zeros(outputs, jnp.float32)}
-
-    first, last = jax.random.split(key_of_seed(config.seed))
-    params = {"hidden_1": {"Dense_0": dense(first, D, _hidden_units)}, "output": dense(last, _hidden_units, N)}
-    model, variables = FullyConnected((_hidden_units,), N), {"params": params, "batch_stats": {}}
-    fields = {"learning_rate": _hidden_rate}
-    return Training(model, variables, optax.adam(_hidden_rate), config.epochs or 100, _patience, fields)
-
-
-def _convolutions(problem: Problem, key: Row) -> Training:
-    """A convolutional network."""
-    images, epochs = problem.images, problem.config.epochs or 8
-    height, width = images.train_images.shape[1:]
-    model = ConvolutionalNetwork((height, width), images.outputs)
-    variables = init_variables(model, key_of_seed(problem.config.seed), problem.train.H[:1])
-    optimizer = _adamw(problem, epochs, _cnn_rate, _cnn_decay)
-    return Training(model, variables, optimizer, epochs, None, {"learning_rate": _cnn_rate, "weight_decay": _cnn_decay})
-
-
-def _measure(problem: Problem, key: Row, make: Callable[[Problem, Row], Training]) -> list[Row]:
-    """Train a network until its held-out loss stops falling, or to the end."""
-    model, start, optimizer, epochs, patience, fields, near = make(problem, key)
-    logits, (H_test, Y_test, labels), H = network_logits(model), problem.test, problem.train.H
-    held_out, explicit = H[problem.held_out], where(problem.folder.rows(), method="explicit", layers=key["layers"])
-
-    def watch(variables: Variables) -> dict[str, Any]:
-        z = logits(variables, H_test)
-        return {"test_accuracy": accuracy(z, labels), "test_loss": mean_loss(z, Y_test), **near(variables)}
-
-    reading: Any = (lambda drawn: H[drawn], logits, held_out, watch)
-    variables, about = _fit(problem, key, model, start, optimizer, *reading, epochs=epochs, patience=patience)
-    about |= {"seconds": about["solve_seconds"], **dev_scores(problem, logits(variables, held_out))}
-    if patience is not None:
-        events = where(problem.folder.events("epoch"), method=key["method"], layers=key["layers"])
-        reached = (e["epoch"] for e in events if explicit and e["test_accuracy"] >= explicit[0]["test_accuracy"])
-        about |= {"stopped": about["epochs"] - about["best_epoch"] == patience, "explicit_epoch": min(reached, default=None)}
-    saved = variables if variables["batch_stats"] else variables["params"]
-    return [keep(problem, key, saved, logits(variables, H), logits(variables, H_test), **fields, **about)]
+def network_of(row: Row) -> nn.Module:
+    """The network of a row's method."""
+    N = row["outputs"]
+    if row["method"] == "cnn":
+        return ConvolutionalNetwork((row["height"], row["width"]), N)
+    return FullyConnected((_hidden_units,), N) if row["method"] == "network" else SoftmaxStack(N, row["layers"])
 
 
 def network_logits(model: nn.Module) -> Callable[[Any, Any], Array]:
@@ -138,44 +58,51 @@ def network_logits(model: nn.Module) -> Callable[[Any, Any], Array]:
     return logits
 
 
-def readout(problem: Problem, method: str) -> Parts:
-    """A softmax layer on the features that `kernel` solves one on."""
-    key = make_key(method, "adamw", features="kernel")
-    yield key, functools.partial(_readout, problem, key)
+def _on_pixels(problem: Problem, key: Row) -> list[Row]:
+    """Train a network on pixels, all but the cnn until the held-out loss rises."""
+    method, layers, test, (H, Y, _) = key["method"], key["layers"], problem.test, problem.train
+    (height, width), random, N = problem.images.train_images.shape[1:], key_of_seed(problem.config.seed), Y.shape[1]
+    if method == "cnn" and min(height, width) < 4:
+        raise ValueError(f"--methods cnn of images {width} x {height}: use images of 4 x 4 pixels or more, or leave it out")
+    model = network_of({**key, "outputs": N, "height": height, "width": width})
+    patience, epochs, closed = _patience, problem.config.epochs or 100, []
+    fields: dict[str, Any] = {"learning_rate": {"cnn": _cnn_rate, "network": _hidden_rate}.get(method, _stack_rate)}
+    if method == "cnn":
+        patience, epochs = None, problem.config.epochs or 8
+        optimizer, variables = _adamw(problem, epochs, _cnn_rate, _cnn_decay), networks.init_variables(model, random, H[:1])
+        fields["weight_decay"] = _cnn_decay
+    elif method == "network":
+        optimizer, he = optax.adam(_hidden_rate), networks.initializer("he_normal", "relu")
+        sizes = zip(jax.random.split(random), ((H.shape[1], _hidden_units), (_hidden_units, N)), strict=True)
+        first, last = ({"kernel": he(key, shape, H.dtype), "bias": jnp.zeros(shape[1], H.dtype)} for key, shape in sizes)
+        variables = {"params": {"hidden_1": {"Dense_0": first}, "output": last}, "batch_stats": {}}
+    else:  # softmax layers, from random parameters (cold) or from the explicit solution (warm)
+        used = problem.train.rows(~problem.held_out)  # a warm start is solved on these, too: held-out images stay unseen
+        closed = solved.explicit_decoders(used, problem.K, 1) if layers == 1 else ()
+        decoders = random_decoders(random, H.shape[1], N, layers)
+        decoders = solved.explicit_decoders(used, problem.K, layers) if method == "warm" else decoders
+        optimizer, fields["priming_number"] = adagrad(_stack_rate), problem.K if method == "warm" else None
+        variables = {"params": {f"layer_{n}": {"kernel": U} for n, U in enumerate(decoders, 1)}, "batch_stats": {}}
+    logits = network_logits(model)
 
+    def watch(variables: Variables) -> Row:
+        """Scores on test images, and how near one layer is to its solution."""
+        z = logits(variables, test.H)
+        found = {"test_accuracy": accuracy(z, test.labels), "test_loss": mean_loss(z, test.Y)}
+        for U in closed:
+            near = closeness(jnp.asarray(variables["params"]["layer_1"]["kernel"]), U, H[problem.held_out])
+            found |= {f"explicit_{field}": value for field, value in near.items()}
+        return found
 
-def _readout(problem: Problem, key: Row) -> list[Row]:
-    config, N = problem.config, problem.images.outputs
-    train, test, weights, feature_seconds, feature_flops = solved.describe_images(config)
-    features, D = solved.kernel_features(weights), 2 * config.frequencies
-    zeros = {"kernel": jnp.zeros((D, N), train.dtype), "bias": jnp.zeros(N, train.dtype)}
-
-    def layer(variables: Any) -> SoftmaxFit:
-        output = variables["params"]["output"]
-        return SoftmaxFit(jnp.asarray(output["kernel"]), jnp.asarray(output["bias"]), ())
-
-    def logits(variables: Any, Z: Array) -> Array:
-        return streamed_logits(layer(variables), Z, features)
-
-    compute, held_out = jax.jit(features), train[problem.held_out]
-    start: Variables = {"params": {"output": zeros}, "batch_stats": {}}
-    model, epochs = FullyConnected((), N), config.epochs or 20
-    reading: Any = (lambda drawn: compute(train[drawn]), logits, held_out)
-    fits = [
-        _fit(problem, key, model, start, optimizer, *reading, epochs=epochs, weight_decay=decay)
-        for decay in _readout_decays
-        for optimizer in [_adamw(problem, epochs, _readout_rate, decay)]
-    ]
-    variables, fields = min(fits, key=lambda fit: dev_scores(problem, logits(fit[0], held_out))["dev_loss"])
-    sums = {cost: sum(fit[1][cost] for fit in fits) for cost in ("steps", "flops", "solve_seconds")}
-    fields = {**fields, **sums, "learning_rate": _readout_rate, "weights": weights}
-    temperature = fit_temperature(logits(variables, held_out), problem.train.labels[problem.held_out])
-    fit, _ = tempered(layer(variables), temperature, 0.0)
-    fields |= dev_scores(problem, streamed_logits(fit, held_out, features)) | {"temperature": temperature}
-    fields |= {"dimensions": D, "feature_seconds": feature_seconds, "seconds": feature_seconds + fields["solve_seconds"]}
-    fields["flops"] += feature_flops + 2.0 * fields["steps"] * _batch_size * weights["W"].size
-    both = (streamed_logits(fit, Z, features) for Z in (train, test))
-    return [keep(problem, key, solved.linear(fit)[0], *both, **fields)]
+    trained, about = _train(problem, key, model, variables, optimizer, epochs, watch=watch, patience=patience)
+    about |= {"seconds": about["solve_seconds"], **fields}
+    if patience is not None:
+        explicit = where(problem.folder.rows(), method="explicit", layers=layers)
+        events = where(problem.folder.events("epoch"), method=method, layers=layers)
+        reached = (e["epoch"] for e in events if explicit and e["test_accuracy"] >= explicit[0]["test_accuracy"])
+        about |= {"stopped": about["epochs"] - about["best_epoch"] == patience, "explicit_epoch": min(reached, default=None)}
+    params = {kind: tree for kind, tree in trained.items() if tree}
+    return [keep(problem, key, params, logits=functools.partial(logits, trained), **about)]
 
 
 def _adamw(problem: Problem, epochs: int, rate: float, decay: float) -> optax.GradientTransformation:
@@ -185,52 +112,71 @@ def _adamw(problem: Problem, epochs: int, rate: float, decay: float) -> optax.Gr
     return optax.adamw(schedule, weight_decay=decay)
 
 
-def _fit(
+def _train(
     problem: Problem,
     key: Row,
     model: nn.Module,
     variables: Variables,
     optimizer: optax.GradientTransformation,
-    inputs_of: Callable[[np.ndarray], Array],
-    logits: Callable[[Any, Any], Array],
-    held_out: Array,
-    watch: Callable[[Variables], dict[str, Any]] = lambda variables: {},
-    *,
     epochs: int,
+    *,
+    inputs: Callable[[Array], Array] = lambda H: H,
+    watch: Callable[[Variables], Row] = lambda variables: {},
     patience: int | None = None,
     **about: Any,
 ) -> tuple[Variables, dict[str, Any]]:
     """The variables of the best epoch, and row fields; interrupted fits continue.
 
-    inputs_of: numbers of training images -> inputs of the network. logits: `(variables, inputs) -> [M, N]`. held_out: inputs of
-    the held-out tenth. watch: more fields of the log of an epoch. about: tells several fits of a row apart.
+    inputs: of the network, from the problem's. watch: more fields of the log of an epoch. about: tells several fits of a row
+    apart.
     """
-    used, Y, seed = np.flatnonzero(~problem.held_out), np.asarray(problem.train.Y), problem.config.seed
-    loss, size, measured = objective("softmax_cross_entropy"), min(_batch_size, len(used)), dict[str, Any]()
+    H, used, logits, seed = problem.train.H, np.flatnonzero(~problem.held_out), network_logits(model), problem.config.seed
+    Y, held_out, measured = np.asarray(problem.train.Y), inputs(H[problem.held_out]), dict[str, Any]()
+    loss, steps = objective("softmax_cross_entropy"), -(-len(used) // _batch_size)
 
     def batch(drawn: np.ndarray) -> Any:
-        return inputs_of(used[drawn]), Y[used[drawn]]
+        return inputs(H[used[drawn]]), Y[used[drawn]]
 
     def evaluate(variables: Variables) -> float:
-        measured.update(dev_scores(problem, logits(variables, held_out)) | watch(variables))
-        return measured["dev_loss"]
-
-    def on_epoch(entry: Mapping[str, float]) -> None:
-        shared = {"event": "epoch", "method": key["method"], "layers": key["layers"], **about, "epoch": entry["epoch"]}
-        problem.folder.log(**shared, **measured, seconds=entry.get("seconds", 0.0), train_loss=entry.get("train_loss"))
+        scores = dev_scores(problem, logits(variables, held_out))
+        measured.update({"dev_accuracy": scores["dev_accuracy"], **watch(variables)})
+        return scores["dev_loss"]
 
     name = "_".join([solved.model_name(key), *(f"{value:g}" for value in about.values())])
-    state = networks.initial_state(variables, optimizer)
-    shapes = jax.eval_shape(lambda *parts: parts, state, batch(np.arange(size)))
-    step_flops = solved.flops(networks.training_step(model, loss, optimizer, seed=seed), *shapes)
-    given: Any = {"size": len(used), "batch_size": _batch_size, "epochs": epochs, "seed": seed, "patience": patience}
-    given |= {"checkpoints": problem.folder.path / "checkpoints" / f"{name}.partial", "on_epoch": on_epoch}
-    with stage(f"training {name}", "images") as progress:
-        trained = networks.train_network(model, loss, optimizer, variables, batch, evaluate, progress=progress, **given)
-    steps = trained.epochs * -(-len(used) // _batch_size)
-    fields = {"epochs": trained.epochs, "best_epoch": trained.best_epoch, "steps": steps, "flops": steps * step_flops}
-    costs = {"solve_seconds": trained.seconds, "batch_size": _batch_size, "backprop_free": False}
-    return trained.params, {**about, **fields, **costs}
+    start = networks.initial_state(variables, optimizer), batch(np.arange(min(_batch_size, len(used))))
+    cost = solved.flops(networks.training_step(model, loss, optimizer, seed=seed), *start)
+    named = {"name": name, "method": key["method"], "layers": key["layers"], **about}
+    options: Any = {"size": len(used), "batch_size": _batch_size, "seed": seed, "patience": patience, "epochs": epochs}
+    options |= {"epoch_steps": steps, "measured": lambda step: measured}
+    options |= {"checkpoints": problem.folder.path / "checkpoints" / f"{name}.partial"}
+    result = fit(problem.folder, named, model, loss, optimizer, variables, batch, evaluate, **options)
+    fields = {"epochs": result.epochs, "best_epoch": result.best_epoch, "steps": result.epochs * steps, **about}
+    fields |= {"flops": fields["steps"] * cost, "solve_seconds": result.seconds, "batch_size": _batch_size}
+    return result.params, fields | {"backprop_free": False, **dev_scores(problem, logits(result.params, held_out))}
+
+
+def _readout(problem: Problem, key: Row) -> list[Row]:
+    """Layers trained with every weight decay; the held-out tenth chooses one and its temperature."""
+    problem, weights, feature_seconds, feature_flops = problem.described()
+    Z, held_out, N, D = problem.train.H, problem.held_out, problem.images.outputs, 2 * weights["W"].shape[1]
+    model, epochs, features = FullyConnected((), N), problem.config.epochs or 20, jax.jit(kernel_features(weights))
+    zeros = {"kernel": jnp.zeros((D, N), Z.dtype), "bias": jnp.zeros(N, Z.dtype)}
+    start: Variables = {"params": {"output": zeros}, "batch_stats": {}}
+    fits = []
+    for decay in _readout_decays:
+        optimizer = _adamw(problem, epochs, _readout_rate, decay)
+        fits.append(_train(problem, key, model, start, optimizer, epochs, inputs=features, weight_decay=decay))
+    variables, fields = min(fits, key=lambda found: found[1]["dev_loss"])
+    fields |= {cost: sum(found[cost] for _, found in fits) for cost in ("steps", "flops", "solve_seconds")}
+    output, H = variables["params"]["output"], features(Z[held_out])
+    fit = SoftmaxFit(jnp.asarray(output["kernel"]), jnp.asarray(output["bias"]), ())
+    temperature = fit_temperature(fit.logits(H), problem.train.labels[held_out])
+    fit, _ = tempered(fit, temperature, 0.0)
+    fields |= {**dev_scores(problem, fit.logits(H)), "temperature": temperature, "dimensions": D}
+    fields |= {"learning_rate": _readout_rate, "feature_seconds": feature_seconds}
+    fields["seconds"] = feature_seconds + fields["solve_seconds"]
+    fields["flops"] += feature_flops + 2.0 * fields["steps"] * _batch_size * weights["W"].size
+    return [keep(problem, key, linear(fit), weights, **fields)]
 
 
 # --- one convex loss of a softmax layer, and four ways to its minimum --------------------------------------------------------
@@ -239,7 +185,6 @@ def _fit(
 
 _ridge = 1e-4  # in units of the features' mean variance, as the softmax layer of `kernel` has it on MNIST
 _shown = (3, 10, 30, 100, 300)  # passes after which a table has the loss
-_block = 2000
 
 Point = tuple[Any, Any]  # U [D, N] and b [N]
 Record = Callable[..., None]  # of the loss after one more pass
@@ -260,7 +205,6 @@ class Task(NamedTuple):
     mean: Float[Array, " D"]
     factor: Float[np.ndarray, "D D"]
     penalty: float
-    seconds: float
 
 
 @full_precision
@@ -315,29 +259,25 @@ def lbfgs(task: Task, record: Record, config: Config, *, metric: bool = False) -
 
 def adam(task: Task, record: Record, config: Config) -> Points:
     """Adam on batches of 128 images, each rate falling along a cosine."""
-    size, M = min(_batch_size, len(task.H)), len(task.H)
+    size, M, penalty = min(_batch_size, len(task.H)), len(task.H), task.penalty
     points: Points = {}
     for rate in config.rates:
         optimizer = optax.adam(optax.cosine_decay_schedule(rate, _passes(config) * (M // size)))
 
-        @jax.jit
-        def epoch(point: Any, state: Any, rows: Array, optimizer: Any = optimizer) -> Any:
-            def step(carry: Any, drawn: Array) -> Any:
-                point, state = carry
-                gradients = jax.grad(loss, argnums=(0, 1))(*point, task.H[drawn], task.Y[drawn], task.penalty)
-                with jax.numpy_dtype_promotion("standard"):  # optax's Adam and schedules mix dtypes
-                    updates, state = optimizer.update(gradients, state)
-                return (optax.apply_updates(point, updates), state), None
+        def step(carry: Any, drawn: Array, optimizer: Any = optimizer) -> Any:
+            point, state = carry
+            gradients = jax.grad(loss, argnums=(0, 1))(*point, task.H[drawn], task.Y[drawn], penalty)
+            with jax.numpy_dtype_promotion("standard"):  # optax's Adam and schedules mix dtypes
+                updates, state = optimizer.update(gradients, state)
+            return (optax.apply_updates(point, updates), state), None
 
-            return jax.lax.scan(step, (point, state), rows)[0]
-
-        point: Any = (jnp.zeros((len(task.mean), len(task.b)), task.H.dtype), task.b)
-        state, generator = optimizer.init(point), np.random.default_rng(config.seed)
+        epoch = jax.jit(lambda carry, rows, step=step: jax.lax.scan(step, carry, rows)[0])
+        start: Point = (jnp.zeros((len(task.mean), len(task.b)), task.H.dtype), task.b)
+        carry, generator = (start, optimizer.init(start)), np.random.default_rng(config.seed)
         for _ in range(_passes(config)):
-            rows = generator.permutation(M)[: M // size * size].reshape(-1, size)
-            point, state = epoch(point, state, jnp.asarray(rows))
-            record(float(_loss(*point, task.H, task.Y, task.penalty)), rate=rate)
-        points[rate] = point
+            carry = epoch(carry, jnp.asarray(generator.permutation(M)[: M // size * size].reshape(-1, size)))
+            record(float(_loss(*carry[0], task.H, task.Y, penalty)), rate=rate)
+        points[rate] = carry[0]
     return points
 
 
@@ -349,28 +289,16 @@ SOLVERS: dict[str, Callable[[Task, Record, Config], Points]] = {
 }
 
 
-def optimum(problem: Problem, method: str) -> Parts:
-    """A row for each way to the minimum."""
-    made = functools.cache(lambda: _make_task(problem))
-    for solver in SOLVERS:
-        key = make_key(method, solver, features="kernel")
-        yield key, functools.partial(_optimise, problem, key, made)
-
-
-def _make_task(problem: Problem) -> tuple[Task, Array, Array]:
-    """The task, and the features of all training and of the test images."""
-    train, test, weights, *_ = solved.describe_images(problem.config)
-    features, start = jax.jit(solved.kernel_features(weights)), time.perf_counter()
-    H, H_test = (jnp.concatenate([features(X[m : m + _block]) for m in range(0, len(X), _block)]) for X in (train, test))
+def _make_task(problem: Problem, weights: dict[str, Array]) -> Task:
+    """The loss of features of descriptors."""
     used = ~problem.held_out
-    mean, Y = H[used].mean(axis=0), problem.train.Y[used]
-    H, H_test = H - mean[None], H_test - mean[None]
-    C = np.asarray(_second_moments(H[used]), float)
-    penalty, places = _ridge * float(np.trace(C)) / len(C), np.arange(len(C))
-    C[places, places] += 2 * penalty
-    factor = scipy.linalg.cholesky(C, lower=True, overwrite_a=True)
-    b = jnp.log(jnp.maximum(Y.mean(axis=0), 1 / len(Y)))
-    return Task(H[used], Y, b, mean, factor, penalty, time.perf_counter() - start), H, H_test
+    H, Y = jax.jit(kernel_features(weights))(problem.train.H[used]), problem.train.Y[used]
+    mean = H.mean(axis=0)
+    H = H - mean[None]
+    C = np.asarray(_second_moments(H), float)
+    penalty = _ridge * float(np.trace(C)) / len(C)
+    factor = scipy.linalg.cholesky(C + 2 * penalty * np.eye(len(C)), lower=True)
+    return Task(H, Y, jnp.log(jnp.maximum(Y.mean(axis=0), 1 / len(Y))), mean, factor, penalty)
 
 
 @jax.jit
@@ -379,33 +307,39 @@ def _second_moments(H: Float[Array, "M D"]) -> Array:
     return H.T @ H / len(H)
 
 
-def _optimise(problem: Problem, key: Row, made: Callable[[], tuple[Task, Array, Array]]) -> list[Row]:
-    config, solver, (task, H, H_test) = problem.config, key["solver"], made()
-    start, curves = time.perf_counter(), dict[float, list[float]]()
+def _optimum(problem: Problem, key: Row) -> list[Row]:
+    """The row of a way to the minimum, which logs each pass."""
+    problem, weights, *_ = problem.described()
+    task = _make_task(problem, weights)
+    config, solver, curves = problem.config, key["solver"], dict[float, list[float]]()
+    start, in_all = time.perf_counter(), _passes(config) * (len(config.rates) if solver == "adam" else 1)
     with stage(f"optimum by {solver}", "passes") as progress:
 
         def record(value: float, rate: float = 0.0) -> None:
             curves.setdefault(rate, []).append(value)
             seconds, done = time.perf_counter() - start, len(curves[rate])
             problem.folder.log(event="pass", solver=solver, rate=rate, passes=done, loss=value, seconds=seconds)
-            progress(sum(map(len, curves.values())), _passes(config) * max(1, len(config.rates) * (rate > 0)))
+            progress(sum(map(len, curves.values())), in_all)
 
         points = SOLVERS[solver](task, record, config)
     seconds = time.perf_counter() - start
     rate = min(curves, key=lambda rate: np.nan_to_num(curves[rate][-1], nan=np.inf))  # one that diverged is not the best
-    (U, b), curve, passes = points[rate], curves[rate], sum(map(len, curves.values()))
-    fit = SoftmaxFit(jnp.asarray(U, H.dtype), jnp.asarray(b, H.dtype), ())
-    (M, D), N = task.H.shape, len(task.b)
+    curve, passes, (M, D), N = curves[rate], sum(map(len, curves.values())), task.H.shape, len(task.b)
+    U, b = (jnp.asarray(part, task.H.dtype) for part in points[rate])
     factored = D**3 / 3 + 2 * M * D**2 + passes * 2 * N * D**2 if solver in ("sweeps", "lbfgs_metric") else 0
-    fields = {"loss": float(_loss(fit.U, fit.intercept, task.H, task.Y, task.penalty)), "passes": passes, "ridge": _ridge}
+    fields: dict[str, Any] = {"loss": float(_loss(U, b, task.H, task.Y, task.penalty)), "passes": passes, "dimensions": D}
     fields |= {f"loss_{n}": curve[n - 1] for n in _shown if n <= len(curve)}
-    fields |= {"seed": config.seed, "learning_rate": rate or None, "seconds": seconds, "factor_seconds": task.seconds}
-    fields |= {"flops": passes * 4.0 * M * D * N + factored, "dimensions": D}
-    logits = H @ fit.U + fit.intercept[None]
-    fields |= dev_scores(problem, logits[problem.held_out]) | {"backprop_free": solver != "adam"}
-    fields |= {"weights": solved.describe_images(config).weights}
-    layer = fit._replace(intercept=fit.intercept - task.mean @ fit.U)
-    return [keep(problem, key, solved.linear(layer)[0], logits, H_test @ fit.U + fit.intercept[None], **fields)]
+    fields |= {"seed": config.seed, "learning_rate": rate or None, "seconds": seconds, "backprop_free": solver != "adam"}
+    fields["flops"] = passes * 4.0 * M * D * N + factored
+    fit, rest = SoftmaxFit(U, b - task.mean @ U, ()), kernel_features(weights)(problem.train.H[problem.held_out])
+    return [keep(problem, key, linear(fit), weights, **fields, **dev_scores(problem, fit.logits(rest)))]
+
+
+METHODS: dict[str, Callable[[Problem, Row], list[Row]]] = {
+    **dict.fromkeys(("network", "cnn", "cold", "warm"), _on_pixels),
+    "trained_readout": _readout,
+    "optimum": _optimum,
+}
 
 
 def _above_lowest(results: Results) -> list[Row]:

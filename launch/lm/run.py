@@ -21,23 +21,13 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer, Real
 from rich.markup import escape
 
-from jexplicit.counts import Counts, count, count_sparse, read_tables
-from jexplicit.data import text as corpora
-from jexplicit.data.streams import (
-    PAD,
-    TokenizedCorpus,
-    contexts,
-    distinct_contexts,
-    read_shards,
-    read_sizes,
-    tokenize_corpus,
-)
-from jexplicit.data.text import (
-    Corpus,
-    Documents,
-    TextSizes,
-    split_at_end,
-)
+from jexplicit.counts.pairs import Counts, count, count_sparse
+from jexplicit.counts.tables import read_tables
+from jexplicit.data import corpora
+from jexplicit.data.contexts import PAD, distinct_contexts
+from jexplicit.data.corpora import Corpus, Documents, TextSizes, about_corpus, check_reading, files_documents, split_at_end
+from jexplicit.data.inputs import list_files
+from jexplicit.data.shards import TokenizedCorpus, count_tokens, read_shards, read_sizes, tokenize_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm import checkpoints, evaluation
 from jexplicit.lm.core.model import LanguageModel, is_token_model, sampled_positions
@@ -45,8 +35,7 @@ from jexplicit.lm.core.names import Features, FitOptions, label
 from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, contexts_name, contexts_radius, fit_bytes
 from jexplicit.lm.counted.reading import AnyModel
-from jexplicit.lm.fits.fit import ONE_DEVICE, OPTIONS, ORDER, choose_tables, fit_model
-from jexplicit.lm.fits.gradient import kkt_residual
+from jexplicit.lm.fits.fit import OPTIONS, ORDER, choose_tables, fit_model
 from jexplicit.lm.rows import target_counts, with_targets
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.training import optax_optimizer
@@ -151,10 +140,6 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     mesh = devices.data_mesh(config.devices)
     processes = f"{jax.process_count()} processes of " if config.coordinator else ""
     console.print(f"[bold]language models[/] on {processes}{mesh.size} x {mesh.devices.flat[0].device_kind}")
-    if mesh.size > 1 and (alone := [method for method in config.methods if method in ONE_DEVICE]):
-        console.print(f"  {', '.join(alone)}: fitted on one device")
-    if "optimum" in config.methods and max(config.radius) > 1:
-        console.print("  optimum: at K = 1 only, where it has a closed form")
     text, source = read_text(config, folder)
     tests = _read_tests(config, folder, text.tokenizer)
     N = text.tokenizer.vocab_size
@@ -163,18 +148,18 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     devices.check_equal_across_processes("choice of --tables, as they have other memory,", tables)
     training, seconds = _count_or_load(config, folder, text, mesh, tables)
     sizes = text.dev_sizes._asdict() if text.dev_sizes else dict.fromkeys(TextSizes._fields)  # of shards they may be unknown
-    C = training.known_counts(1)[0]
+    seen = text.dev_in_train and text.dev_in_train._asdict()
     about = {
-        "train_tokens": int(C.sum(axis=0, dtype=np.int64)[PAD + 1 :].sum()),  # all but <pad>
-        "dev_tokens": int(np.count_nonzero(text.dev)),
+        "train_tokens": int(training.known_counts(1)[0].sum(axis=0, dtype=np.int64)[PAD + 1 :].sum()),  # all but <pad>
+        "dev_tokens": count_tokens(text.dev),
         "vocab_size": N,
         "count_seconds": seconds,
         **source,
         "corpus_about": corpora.about_corpus(config.corpus),
         **{f"dev_{name}": value for name, value in sizes.items()},
         "unknown_share": evaluation.unknown_share(text.dev),
-        "dev_in_train": text.dev_in_train and text.dev_in_train.documents,
-        "dev_bytes_in_train": text.dev_in_train and text.dev_in_train.bytes,
+        "dev_in_train": seen and seen["documents"],
+        "dev_bytes_in_train": seen and seen["bytes"],
     }
     if note := repetition(about):
         console.print(f"[bold yellow]warning:[/] {note}", soft_wrap=True)
@@ -270,8 +255,10 @@ def _check_fit(config: Config, text: TokenizedCorpus) -> None:
 
 
 def _check_radius(config: Config, lengths: np.ndarray) -> None:
-    if max(config.radius) > lengths.max():
-        raise ValueError(f"--radius {max(config.radius)}: the longest document has {lengths.max()} tokens; use at most that")
+    """Refuse contexts longer than every document."""
+    longest = int(lengths.max())
+    if (K := max(config.radius)) > longest:
+        raise ValueError(f"--radius {K}: the longest document has {longest} tokens; use at most that")
 
 
 def _count_or_load(
@@ -287,8 +274,6 @@ def _count_or_load(
         start = time.perf_counter()
         place = config.shards / "counts" if config.shards else None  # which launch.beam leaves
         beside = read_tables(place, tokenizer=text.tokenizer.sha256)[:K] if place and place.is_dir() else ()
-        if 0 < len(beside) < K:
-            console.print(f"  {place} holds offsets 1 to {len(beside)} of the {K} needed: counting again")
         with stage(f"counting, {kind} tables", "positions") as progress:
             options: Any = {"radius": K, "vocab_size": N, "progress": progress}
             if len(beside) >= K:
@@ -345,7 +330,15 @@ def _measure_model(job: _ModelRun, name: dict[str, Any]) -> list[Row]:
     config, method = job.config, name["method"]
     if method in _once_at_1 and name["radius"] == 1 and (twins := where(job.folder.rows(), method=method, radius=1)):
         return [{**twins[0], "peak_bytes": peak_bytes()}]
-    watch = _watch_of(job, name)
+
+    def log(**event: Any) -> None:
+        job.folder.log(**event)
+        if event["event"] in ("epoch", "sweep") and (number := event[event["event"]]):
+            parts = ", ".join(f"{part} {event[f'{part}_perplexity']:.1f}" for part in ("train", "dev"))
+            console.print(f"    {label(name)}: {event['event']} {number}, perplexity {parts}, {event['seconds']:.0f} s")
+
+    place = job.folder.path / "checkpoints" / "fits" / checkpoints.model_name(name)
+    watch = Watch(stage=stage, log=log, dev=job.text.dev, checkpoints=place, events=job.folder.events)
     trim_heap()  # of what was evaluated before
     fitted = fit_model(method, job.training, _options_of(config, name), watch)
     model, more = fitted.model, fitted.info
@@ -353,13 +346,8 @@ def _measure_model(job: _ModelRun, name: dict[str, Any]) -> list[Row]:
         checkpoints.save_run_model(job.folder.path, name, model)
     if method == "explicit" and is_token_model(model):
         more = more | _measure_scaling(job, model)
-        if {"cold", "warm", "optimum"} & set(config.methods):
-            X, Y = contexts(job.training.in_memory, model.radius, eos=model.eos)  # a sample would measure the sample
-            with stage("KKT residual"):
-                more["kkt_residual"] = kkt_residual(model, X, Y, mesh=job.mesh)
     measured = _evaluate_model(job, name, model)
-    if watch.checkpoints:
-        shutil.rmtree(watch.checkpoints, ignore_errors=True)  # the model is saved; what it resumed from is needed no longer
+    shutil.rmtree(place, ignore_errors=True)  # the model is saved; what it resumed from is needed no longer
     shared = {"seconds": more["solve_seconds"], "bytes": model.nbytes, "tables": job.tables, **job.about}
     return [{**measured, **shared, **more, "peak_bytes": peak_bytes()}]
 
@@ -394,19 +382,6 @@ def _evaluate_model(job: _ModelRun, name: Row, model: AnyModel) -> Row:
     }
 
 
-def _watch_of(job: _ModelRun, name: Row) -> Watch:
-    """Progress on the terminal, events, and a folder to resume from."""
-
-    def log(**event: Any) -> None:
-        job.folder.log(**event)
-        if event["event"] in ("epoch", "sweep") and (number := event[event["event"]]):
-            parts = ", ".join(f"{part} {event[f'{part}_perplexity']:.1f}" for part in ("train", "dev"))
-            console.print(f"    {label(name)}: {event['event']} {number}, perplexity {parts}, {event['seconds']:.0f} s")
-
-    place = job.folder.path / "checkpoints" / "fits" / checkpoints.model_name(name)
-    return Watch(stage=stage, log=log, dev=job.text.dev, checkpoints=place, events=job.folder.events)
-
-
 def _measure_scaling(job: _ModelRun, model: LanguageModel) -> dict[str, Any]:
     """The line of the scaling assumption; the first process saves its points."""
     config, radius, features = job.config, model.radius, cast(Features, model.features)
@@ -416,29 +391,19 @@ def _measure_scaling(job: _ModelRun, model: LanguageModel) -> dict[str, Any]:
         X, times = np.flatnonzero(n)[:, None], n[n > 0]
     else:
         options: Any = {"eos": config.eos, "sample": config.scaling_sample, "seed": config.seed}
-        draw = functools.partial(sampled_positions, job.text.train, radius, job.training.vocab_size, **options)
-        # Sum and Cat have the same
-        X, times = job.training.once(("contexts of the scaling assumption", radius), lambda: draw()[0]), None
+        X, _ = sampled_positions(job.text.train, radius, job.training.vocab_size, **options)
+        times = None
     f = target_counts(C, eos=config.eos)
     log_means = log_mean_cooccurrences(model, f, X, times)
     if devices.is_first():
         path = job.folder.path / scaling_file(features, radius)
         path.parent.mkdir(exist_ok=True)
         np.savez_compressed(path, f=f, log_means=log_means)
-    found = {f"scaling_{name}": value for name, value in fit_scaling(f, log_means)._asdict().items()}
-    return found | {"log_partition_sd": partition_spread(model, X, times)}
+    slope, intercept = fit_scaling(f, log_means)
+    return {"scaling_slope": slope, "scaling_intercept": intercept}
 
 
-# The paper's assumptions on real text (Sec. 2.2): mean co-occurrences grow as counts (Eq. 12-14, Fig. 1 left), and partition
-# functions do not depend on the context (Eq. 11).
-
-
-class Scaling(NamedTuple):
-    """The least-squares line `log mean = slope * log f + intercept`, with correlation."""
-
-    slope: float
-    intercept: float
-    correlation: float
+# The paper's assumption on real text that mean co-occurrences grow as counts (Eq. 12-14, Fig. 1 left).
 
 
 def log_mean_cooccurrences(
@@ -459,26 +424,19 @@ def log_mean_cooccurrences(
     return np.asarray((log_power_mean + (K - 1) * np.log(column).astype(log_power_mean.dtype)) / K)
 
 
-def partition_spread(model: LanguageModel, X: Integer[np.ndarray, "M K"], n: Int[np.ndarray, " M"] | None = None) -> float:
-    """The standard deviation of `log Z` over contexts, in nats (0 in Eq. 11)."""
-    distinct, n = distinct_contexts(X, ordered=model.ordered) if n is None else (X, n)
-    log_Z = model.rows.log_partition(distinct).astype(np.float64)
-    return float(np.sqrt(np.cov(log_Z, fweights=n, ddof=0)))
-
-
-def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) -> Scaling:
-    """The least-squares line through `(log f_i, log <E_G[F_i]>)` of outputs seen.
+def fit_scaling(f: Int[np.ndarray, " N"], log_means: Float[np.ndarray, " N"]) -> tuple[float, float]:
+    """Slope and intercept of the line through `(log f_i, log <E_G[F_i]>)` of outputs seen.
 
     Example:
-        >>> fit_scaling(np.array([1, 10, 100, 0]), np.log(np.array([2.0, 20.0, 200.0, 7.0]))).slope.__round__(6)
+        >>> fit_scaling(np.array([1, 10, 100, 0]), np.log(np.array([2.0, 20.0, 200.0, 7.0])))[0].__round__(6)
         1.0
     """
     seen = f > 0
     x, y = np.log(f[seen]), log_means[seen].astype(np.float64)
     if len(np.unique(x)) < 2 or not np.isfinite(y).all():
         raise ValueError(f"{len(np.unique(x))} different counts of outputs: a line needs two, and finite means; use more text")
-    slope, intercept = np.polyfit(x, y, 1)
-    return Scaling(float(slope), float(intercept), float(np.corrcoef(x, y)[0, 1]))
+    slope, intercept = np.polyfit(x, y, 1).tolist()
+    return slope, intercept
 
 
 @jax.jit
@@ -533,14 +491,6 @@ def _check_test_files(config: Config) -> list[str]:
 
 def _measure_tests(job: _ModelRun, streams: dict[str, np.ndarray], counted: np.ndarray | None) -> None:
     """Evaluate the chosen models on every test file not yet measured."""
-
-    def fields_of(losses: Sequence[evaluation.DocumentLosses], *streams: np.ndarray) -> dict[str, Any]:
-        documents = sum(int(np.count_nonzero(stream == PAD)) - 1 for stream in streams)
-        return {
-            **{f"test_{name}": value for name, value in evaluation.loss_fields(losses).items()},
-            "test_documents": documents,
-        }
-
     for own in groups(job.folder.rows(), ["method", "history"]).values() if streams else ():
         row = min(own, key=lambda row: row["dev_perplexity"])
         if "test_loss" in row:
@@ -557,8 +507,14 @@ def _measure_tests(job: _ModelRun, streams: dict[str, np.ndarray], counted: np.n
         for file, stream in streams.items():
             with stage(f"test of {label(row)}, {file}", "positions") as progress:
                 losses.append(evaluation.document_losses(model, stream, block=_block, mesh=job.mesh, progress=progress))
-            job.folder.log(event="test", **name, file=file, **fields_of(losses[-1:], stream))
-        job.folder.extend_row(dict(row), **fields_of(losses, *streams.values()))
+            job.folder.log(event="test", **name, file=file, **_test_fields(losses[-1:], stream))
+        job.folder.extend_row(dict(row), **_test_fields(losses, *streams.values()))
+
+
+def _test_fields(losses: Sequence[evaluation.DocumentLosses], *streams: np.ndarray) -> dict[str, Any]:
+    """The fields of a row that its test files give together."""
+    found = {f"test_{name}": value for name, value in evaluation.loss_fields(losses).items()}
+    return {**found, "test_documents": sum(int(np.count_nonzero(stream == PAD)) - 1 for stream in streams)}
 
 
 # The forecast of --dry-run
@@ -579,15 +535,12 @@ def forecast(config: Config) -> dict[str, Any]:
         documents, tokens = shards.documents, len(shards)
     else:
         texts = read_corpus(config).train
-        documents, step = len(texts), max(1, len(texts) // _documents)
-        while True:
-            part, start = texts[::step], time.perf_counter()
-            try:
-                tokenizer = make_tokenizer(config.tokenizer, part, config.vocab_size)
-                break
-            except ValueError:  # a vocabulary that this part is too small for
-                if (step := step // 2) == 0:
-                    raise
+        documents, part, start = len(texts), texts[:: max(1, len(texts) // _documents)], time.perf_counter()
+        try:
+            tokenizer = make_tokenizer(config.tokenizer, part, config.vocab_size)
+        except ValueError:  # a vocabulary that this part is too small for
+            part = texts
+            tokenizer = make_tokenizer(config.tokenizer, part, config.vocab_size)
         stream = encode_documents(tokenizer, part)
         share = sum(map(len, texts)) / max(sum(map(len, part)), 1)
         tokens, seconds = int(len(stream) * share), (time.perf_counter() - start) * share

@@ -55,14 +55,12 @@ RESULTS = Table(
         Column("MB", "bytes", ",.1f", 1e-6), Column("solve s", "solve_seconds", ".2f"),
         Column("eval s", "eval_seconds", ".2f"), Column("best epoch", "best_epoch", "d"),
         Column("KKT residual", "kkt_residual", ".4f"), Column("slope", "scaling_slope", ".3f"),
-        Column("spread of log Z", "log_partition_sd", ".2f"),
     ],
     note="""\
 Perplexity per token: train over so many *positions*, *held out* over the documents that exponents were fitted on. *Nats*, *bits
 per byte* and *word perplexity* are of dev; the last two compare with other tokenizers and with lm-evaluation-harness. *Test* is
 measured once, of the models that dev chose: ± is the standard error of its nats over documents. *KKT residual* is the share of
-co-occurrences that a model misplaces. The solution assumes a *slope* of 1 of mean co-occurrences by counts (Eq. 12-14), and
-partition functions that do not depend on the context (Eq. 11).""",
+co-occurrences that a model misplaces. The solution assumes a *slope* of 1 of mean co-occurrences by counts (Eq. 12-14).""",
 )  # fmt: skip
 TESTS = Table(
     [

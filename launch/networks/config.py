@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import tyro
 
-from jexplicit.data.text import Split
-from jexplicit.nn.names import Activation, Direct, OptimizerName
+from jexplicit.data.corpora import Split
+from jexplicit.nn.names import Activation
 from jexplicit.runs.files import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
 from launch.kit import command as flags
 from launch.kit.command import Command, Images, Preset, Run
@@ -18,22 +18,18 @@ Limit = Annotated[int, Bounds(at_least=30)] | None
 
 @dataclass(frozen=True)
 class Descent(Run):
-    """Training by mini-batches, whose learning rate falls along a cosine to 0."""
+    """Training by Adam in mini-batches, whose learning rate falls along a cosine to 0."""
 
-    GROUPS: ClassVar = {"optimizer": "training"}
+    GROUPS: ClassVar = {"learning_rate": "training"}
 
-    optimizer: OptimizerName = "adam"
-    """Optimiser of optax."""
     learning_rate: PositiveFloat = 1e-3
     """Learning rate at the first step, for the mean loss of a batch."""
-    weight_decay: NonNegativeFloat = 0.02
-    """adamw: weight decay, which is multiplied by the learning rate."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Weight decay of AdamW, which is multiplied by the learning rate; 0: Adam."""
     batch_size: NonNegativeInt = 128
     """Examples per step; 0: all of them, full-batch gradient descent."""
     epochs: PositiveInt = 20
     """Number of passes over the data. The parameters of the best epoch are kept."""
-    epoch_examples: PositiveInt | None = None
-    """Number of examples in an epoch, after which the dev loss is computed, in turn. Default: all."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +40,29 @@ class Pictures(Images, Run):
     """Use at most this many training images, and at most this many test images."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _LanguageModel(flags.Text, Run):
+    """Text to train a language model on."""
+
+    GROUPS: ClassVar = {"test": "text", "samples": "experiment"}
+
+    test: tuple[str, ...] = ()
+    """Text that nothing is chosen on, read once at the end."""
+    limit: Limit = None
+    """Most training documents to use. Dev and test have at most a tenth as many."""
+    samples: NonNegativeInt = 4
+    """Number of texts to generate."""
+
+
 @dataclass(frozen=True)
-class MLPConfig(flags.Text, Descent):
+class MLPConfig(_LanguageModel, Descent):
     """A neural language model (Bengio et al. 2003)."""
 
-    GROUPS: ClassVar = {"corpus": "text", "context": "network", "samples": "experiment"}
+    GROUPS: ClassVar = {"corpus": "text", "context": "network", "epoch_examples": "training"}
 
     corpus: Literal["docs", "text"] = "docs"
     """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it), split
-    80/10/10 into train, dev and test unless there is --dev. Ends of documents are predicted, too."""
-    test: tuple[str, ...] = ()
-    """Text that nothing is chosen on; requires --dev."""
-    limit: Limit = None
-    """Use at most this many documents."""
+    80/10/10 into train, dev and test unless there are --dev and --test. Ends of documents are predicted, too."""
     vocab_size: PositiveInt | None = None
     """Vocabulary size, including <pad> and <unk>. Default: 1026 for docs, 4098 for --train, every character for char."""
     context: PositiveInt = 3
@@ -65,32 +71,27 @@ class MLPConfig(flags.Text, Descent):
     """Dimension of the embeddings."""
     hidden: tuple[PositiveInt, ...] = (200,)
     """Widths of the hidden layers."""
-    dropout: Annotated[float, Bounds(at_least=0, below=1)] = 0.0
-    """Dropout rate: share of the hidden outputs that training sets to 0 at random."""
-    direct: Direct = "none"
-    """Direct connection to the output, from the embeddings or from one-hot tokens, with N^2 parameters per context token."""
-    optimizer: OptimizerName = "adamw"
+    direct: Literal["none", "embedding"] = "none"
+    """Direct connection to the output, from the embeddings."""
+    epoch_examples: PositiveInt | None = None
+    """Number of examples in an epoch, after which the dev loss is computed, in turn. Default: all."""
     learning_rate: PositiveFloat = 5e-3
+    weight_decay: NonNegativeFloat = 0.02
     batch_size: NonNegativeInt = 256
     epochs: PositiveInt = 30
     samples: NonNegativeInt = 10
-    """Number of documents to generate."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig(flags.Text, Run):
+class TransformerConfig(_LanguageModel):
     """A decoder-only transformer language model, trained by AdamW with warm-up and cosine decay."""
 
-    GROUPS: ClassVar = {"corpus": "text", "window": "network", "steps": "training", "samples": "experiment"}
+    GROUPS: ClassVar = {"corpus": "text", "window": "network", "steps": "training"}
 
     corpus: str = "docs"
     """Source of the text. docs: the documentation that comes with Python. text: the files of --train (implied by it)."""
-    test: tuple[str, ...] = ()
-    """Text that nothing is chosen on, read once at the end."""
     split: Split = "blocks"
     """What is held out without --dev. blocks: every tenth block of ten documents. end: the last tenth of the characters."""
-    limit: Limit = None
-    """Most training documents to use. Dev has at most a tenth as many."""
     eos: bool = False
     """Also predict the end of each document."""
     window: Annotated[int, Bounds(at_least=32)] = 64
@@ -128,8 +129,6 @@ class TransformerConfig(flags.Text, Run):
     """How often the dev loss is computed; the parameters of the best evaluation are kept."""
     devices: PositiveInt | None = None
     """Devices that share a batch. Default: all accelerators, or one CPU."""
-    samples: NonNegativeInt = 4
-    """Number of texts to generate."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +204,7 @@ def check(config: Any) -> Iterator[tuple[Any, str]]:
 
 Fields = dict[str, Any]
 _digits = "200 of the 8x8 digits; under a minute on 2 CPU cores."
-_text: Fields = {"limit": 30, "hidden": (16,), "epochs": 2, "batch_size": 64, "direct": "tokens"}
+_text: Fields = {"limit": 30, "hidden": (16,), "epochs": 2, "batch_size": 64, "direct": "embedding"}
 _text |= {"tokenizer": "char", "embedding": 4, "samples": 2}
 _memory: Fields = {"memories": 2, "memory_width": 32, "memory_scales": (0.4,), "memory_steps": 50}
 _compare: Fields = {"seeds": 2, "width": 8, "epochs": 3, "depths": (1, 2), "rates": (0.1,)}

@@ -40,73 +40,61 @@ Map = Callable[[Any], Any]
 
 def _measure_autoencoders(config: AutoencoderConfig, folder: RunFolder) -> Iterator[Part]:
     """Solved and trained linear autoencoders, a bottleneck, and over-parameterised networks."""
-    everything = open_pictures(config, "autoencoder")
-    if config.anomaly >= everything.outputs:
-        raise ValueError(f"--anomaly {config.anomaly}: the classes are 0 .. {everything.outputs - 1}")
-    data, anomalies = _without_class(everything, config.anomaly)
-    few = SplitData(*(part[: config.memories] for part in data.train))
-    D, key = data.outputs, key_of_seed(config.seed)
-    solved = networks.linear_autoencoder(jnp.asarray(data.train.X), _bottleneck)
-    yield {"name": "linear, solved"}, functools.partial(_linear_row, solved, data, anomalies)
+    images = open_pictures(config)
+    if config.anomaly >= images.outputs:
+        raise ValueError(f"--anomaly {config.anomaly}: the classes are 0 .. {images.outputs - 1}")
+    D, normal = images.train.X.shape[1], [part.Y.argmax(axis=1) != config.anomaly for part in images[:3]]
+    parts = (SplitData(part.X[kept], part.X[kept]) for part, kept in zip(images[:3], normal, strict=True))
+    data = Data(*parts, outputs=D, about={**images.about, "anomaly": config.anomaly})
+    anomalies, few = images.test.X[~normal[2]], SplitData(*(part[: config.memories] for part in data.train))
 
-    def trained(flags: Descent, data: Data, network: FullyConnected, name: str, model: str, **options: Any) -> Part:
+    def auc(f: Map) -> float:
+        """How well the reconstruction error separates anomalies from test examples."""
+        return networks.anomaly_auc(*(networks.reconstruction_errors(f(X), X) for X in _arrays(data.test.X, anomalies)))
+
+    def solved() -> list[Row]:
+        begin, f = time.perf_counter(), networks.linear_autoencoder(jnp.asarray(data.train.X), _bottleneck)
+        row: dict[str, Any] = {"model": "linear, solved", "steps": 0, "anomaly_auc": auc(f), **data.about}
+        for part, X in zip(("train", "dev", "test"), _arrays(data.train.X, data.dev.X, data.test.X), strict=True):
+            row[f"{part}_loss"] = float(networks.reconstruction_errors(f(X), X).mean())
+        return [{**row, "seconds": time.perf_counter() - begin}]
+
+    yield {"name": "linear, solved"}, solved
+
+    def trained(name: str, model: str, network: FullyConnected, flags: Descent, data: Data, **options: Any) -> Part:
         def finish(variables: Any) -> Row:
             f = functools.partial(network_outputs, network, variables)
             more = _attraction(config.seed, lambda x: f(x[None])[0], data) if "variables" in options else {}
-            return {"anomaly_auc": _auc(f, data, anomalies), **more}
+            return {"anomaly_auc": auc(f), **more}
 
-        options |= {"objective": "squared_error", "finish": finish}
-        return {"name": name}, functools.partial(train_model, folder, flags, data, network, name, model, **options)
+        options |= {"name": name, "model": model, "finish": finish}
+        return {"name": name}, functools.partial(train_model, folder, flags, data, network, "squared_error", **options)
 
     linear = FullyConnected((_bottleneck,), D, "linear", bias=False, weights="glorot_normal")
-    yield trained(config, data, linear, "linear, trained", "linear, trained")
-    yield trained(config, data, FullyConnected((_width, _bottleneck, _width), D), "bottleneck", "bottleneck")
+    yield trained("linear, trained", "linear, trained", linear, config, data)
+    yield trained("bottleneck", "bottleneck", FullyConnected((_width, _bottleneck, _width), D), config, data)
     flags = Descent(config.out, config.seed, batch_size=0, epochs=config.memory_steps)
     # the few examples are dev too, which selects the step: a memory need not generalise
     remembered = data._replace(train=few, dev=few)
     for phi, scale in itertools.product(config.memory_activations, config.memory_scales):
         network = FullyConnected((config.memory_width,) * _depth, D, phi)
-        start = jax.tree.map(lambda W, scale=scale: W * scale, init_variables(network, key, few.X[:2]))
+        start = jax.tree.map(lambda W, scale=scale: W * scale, init_variables(network, key_of_seed(config.seed), few.X[:2]))
         name, model = f"over-parameterised, {phi}, weights x {scale:g}", f"{_depth} x {config.memory_width} {phi}"
-        yield trained(flags, remembered, network, name, model, variables=start)
+        yield trained(name, model, network, flags, remembered, variables=start)
 
 
-def _without_class(data: Data, anomaly: int) -> tuple[Data, np.ndarray]:
-    """Examples as their own targets without one class, and that class's test examples."""
-    normal = [part.Y.argmax(axis=1) != anomaly for part in data[:3]]
-    parts = (SplitData(part.X[kept], part.X[kept]) for part, kept in zip(data[:3], normal, strict=True))
-    about = {**data.about, "anomaly": anomaly}
-    return Data(*parts, outputs=data.train.X.shape[1], about=about), data.test.X[~normal[2]]
-
-
-def _linear_row(f: Map, data: Data, anomalies: np.ndarray) -> list[Row]:
-    """The row of a linear autoencoder in closed form."""
-    begin = time.perf_counter()
-    parts = {"train": data.train.X, "dev": data.dev.X, "test": data.test.X}
-    losses = {f"{part}_loss": float(networks.reconstruction_errors(f(X), X).mean()) for part, X in _on_device(parts).items()}
-    found, seconds = _auc(f, data, anomalies), time.perf_counter() - begin
-    row = {"objective": "squared_error", "model": "linear, solved", "steps": 0, "seconds": seconds, "anomaly_auc": found}
-    return [{**row, **losses, **data.about}]
-
-
-def _auc(f: Map, data: Data, anomalies: np.ndarray) -> float:
-    """How well the reconstruction error separates anomalies from test examples."""
-    return networks.anomaly_auc(*(networks.reconstruction_errors(f(X), X) for X in _on_device((data.test.X, anomalies))))
-
-
-def _on_device(arrays: Any) -> Any:
-    return jax.tree.map(jnp.asarray, arrays)
+def _arrays(*parts: np.ndarray) -> Iterator[Array]:
+    return map(jnp.asarray, parts)
 
 
 def _attraction(seed: int, f: Map, data: Data) -> Row:
     """Whether a map contracts around the training examples, and leads back to them."""
-    X = jnp.asarray(data.train.X)
+    X, X_test = _arrays(data.train.X, data.test.X)
     with stage("iterating the map"):
         singular, radius = networks.contraction(f, X)
         starts = networks.add_noise(key_of_seed(seed), X, _noise, _starts_per_memory)
         own = np.repeat(np.arange(len(X)), _starts_per_memory)
-        from_noise = networks.recall(networks.iterate_map(f, starts, _iterations), X)
-        from_test = networks.recall(networks.iterate_map(f, jnp.asarray(data.test.X), _iterations), X)
+        from_noise, from_test = (networks.recall(networks.iterate_map(f, x, _iterations), X) for x in (starts, X_test))
     return {
         "largest_singular_value": float(singular.max()),
         "largest_spectral_radius": float(radius.max()),
@@ -183,45 +171,42 @@ class Outcome(NamedTuple):
 
 def train_variant(variant: Variant, data: Data, seeds: Sequence[int]) -> Outcome:
     """Train a variant from every seed at every rate, and keep the best rate."""
-    M = len(data.train.X)
+    M, network, loss = len(data.train.X), variant.network, objective(variant.objective)
     size = min(variant.batch_size or M, M)
     steps, epochs = M // size, range(1, variant.epochs + 1)
-    loss = objective(variant.objective)
     orders = [[epoch_order(seed, epoch, M)[: steps * size].reshape(steps, size) for epoch in epochs] for seed in seeds]
-    parts = {name: tuple(map(jnp.asarray, getattr(data, name))) for name in ("train", "dev", "test")}
+    parts = {name: tuple(_arrays(*getattr(data, name))) for name in ("train", "dev", "test")}
     X, Y = parts["train"]
 
-    def scores(variables: Any, part: str) -> tuple[Array, Array]:
-        X, Y = parts[part]
-        z = network_outputs(variant.network, variables, X)
-        return loss(z, Y).mean(), (z.argmax(axis=1) == Y.argmax(axis=1)).mean(dtype=z.dtype)
+    def scores(state: Any, *names: str) -> dict[str, Array]:
+        found = {}
+        for name in names:
+            X, Y = parts[name]
+            z = network_outputs(network, variables_of(state), X)
+            right = (z.argmax(axis=1) == Y.argmax(axis=1)).mean(dtype=z.dtype)
+            found |= {f"{name}_loss": loss(z, Y).mean(), f"{name}_accuracy": right}
+        return found
 
-    def run(key: Array, order: Array, rate: Array) -> tuple[dict[str, Any], tuple[Array, ...]]:
+    def run(key: Array, order: Array, rate: Array) -> tuple[dict[str, Array], dict[str, Array]]:
         optimizer = make_optimizer(variant.optimizer, rate)
-        step = network_step(variant.network, loss, optimizer, seed=key)
-        variables = variant.start(init_variables(variant.network, key, X[:2]))
+        step = network_step(network, loss, optimizer, seed=key)
+        start = initial_state(variant.start(init_variables(network, key, X[:2])), optimizer)
 
-        def epoch(state: Any, order: Array) -> tuple[Any, tuple[Array, ...]]:
+        def epoch(state: Any, order: Array) -> tuple[Any, dict[str, Array]]:
             state, _ = jax.lax.scan(lambda state, m: (step(state, (X[m], Y[m]))[0], None), state, order)
-            return state, scores(variables_of(state), "dev")
+            return state, scores(state, "dev")
 
-        first = scores(variables, "dev")
-        state, later = jax.lax.scan(epoch, initial_state(variables, optimizer), order)
-        return variables_of(state), tuple(jnp.concatenate([a[None], b]) for a, b in zip(first, later, strict=True))
+        state, later = jax.lax.scan(epoch, start, order)
+        return scores(state, *parts), jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), scores(start, "dev"), later)
 
     every = jax.jit(jax.vmap(jax.vmap(run, (0, 0, None)), (None, None, 0)))
     keys, rates = jnp.stack([key_of_seed(seed) for seed in seeds]), jnp.asarray(variant.rates, jnp.float32)
-    variables, curves = every(keys, jnp.asarray(np.array(orders), jnp.int32), rates)
-    last = np.asarray(curves[0][:, :, -1], np.float64).mean(axis=1)
+    found = every(keys, jnp.asarray(np.array(orders), jnp.int32), rates)
+    last = np.asarray(found[0]["dev_loss"], np.float64).mean(axis=1)
     rate_losses = np.where(np.isfinite(last), last, np.inf)
     best = int(rate_losses.argmin())
-    variables = jax.tree.map(lambda leaf: leaf[best], variables)
-    named = {name: np.asarray(own[best], np.float64) for name, own in zip(("dev_loss", "dev_accuracy"), curves, strict=True)}
-    last_scores: dict[str, Any] = {}
-    for part in parts:
-        pair = jax.jit(jax.vmap(lambda v, part=part: scores(v, part)))(variables)
-        last_scores |= {f"{part}_{kind}": np.asarray(x, np.float64) for kind, x in zip(("loss", "accuracy"), pair, strict=True)}
-    return Outcome(variant.rates[best], rate_losses, last_scores, named, variant.epochs * steps)
+    ends, curves = jax.tree.map(lambda leaf: np.asarray(leaf[best], np.float64), found)
+    return Outcome(variant.rates[best], rate_losses, ends, curves, variant.epochs * steps)
 
 
 def variants_of(config: CompareConfig, outputs: int) -> Iterator[Variant]:
@@ -261,23 +246,21 @@ def saturate(variables: dict[str, Any]) -> dict[str, Any]:
 
 def _measure_variants(config: CompareConfig, folder: RunFolder) -> Iterator[Part]:
     """Every variant from every seed."""
-    data = open_pictures(config, "compare")
+    data = open_pictures(config)
     for variant in variants_of(config, data.outputs):
         yield {"variant": variant.name}, functools.partial(_variant_rows, config, folder, variant, data)
 
 
 def _variant_rows(config: CompareConfig, folder: RunFolder, variant: Variant, data: Data) -> list[Row]:
     """Train a variant and log its curves; diverged runs have no numbers."""
-    seeds, begin, M = range(config.seed, config.seed + config.seeds), time.perf_counter(), len(data.train.X)
+    seeds, begin = range(config.seed, config.seed + config.seeds), time.perf_counter()
     with stage(f"{config.what}: {variant.name}"):
         outcome = train_variant(variant, data, seeds)
-    shared = {"comparison": config.what, "variant": variant.name, "group": variant.group}
+    shared: dict[str, Any] = {"comparison": config.what, "variant": variant.name, "group": variant.group}
     curves = {name: [_finite(seed) for seed in curve] for name, curve in outcome.curves.items()}
     folder.log(event="curves", **shared, **curves, rates=list(variant.rates), rate_losses=_finite(outcome.rate_losses))
-    shared |= {"value": variant.value, "learning_rate": outcome.rate, "rates": len(variant.rates), "steps": outcome.steps}
-    shared |= {"batch_size": min(variant.batch_size or M, M), "epochs": variant.epochs}
-    shared |= {"seconds": (time.perf_counter() - begin) / len(seeds), "train_examples": M}
-    shared |= {name: data.about[name] for name in ("data", "sha256")}
+    shared |= {"value": variant.value, "learning_rate": outcome.rate, "steps": outcome.steps, **data.about}
+    shared["seconds"] = (time.perf_counter() - begin) / len(seeds)
     known = np.isfinite([values for name, values in outcome.scores.items() if name.endswith("loss")]).all(axis=0)
     scores = {name: _finite(np.where(known, values, np.nan)) for name, values in outcome.scores.items()}
     return [{**shared, "seed": seed, **{name: own[n] for name, own in scores.items()}} for n, seed in enumerate(seeds)]

@@ -22,8 +22,7 @@ from jexplicit.lm.rows import network_model
 from jexplicit.nn import sequences
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from jexplicit.nn.sequences import Transformer
-from jexplicit.nn.training import TrainingResult
-from jexplicit.runs.devices import check_memory, data_mesh, key_of_seed, load_checkpoint, on_cpu, use_devices
+from jexplicit.runs.devices import key_of_seed, load_checkpoint, on_cpu, use_devices
 from jexplicit.runs.files import read_texts, write_json
 from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, Part, RunFolder
@@ -43,6 +42,10 @@ class Text(NamedTuple):
     streams: dict[str, np.ndarray]
     sizes: TextSizes | None
     about: dict[str, Any]
+
+    def samples(self, model: LanguageModel, number: int, length: int, seed: int) -> list[str]:
+        """Documents sampled from a model."""
+        return generate_text(key_of_seed(seed), model, self.tokenizer, [""] * number, length) if number else []
 
 
 def _tokenised(
@@ -72,34 +75,29 @@ def _measure_mlp(config: MLPConfig, folder: RunFolder) -> Iterator[Part]:
             train, dev, test = train[: config.limit], dev[:tenth], test[:tenth]
     corpus = Corpus(", ".join(config.train) or "docs", train, dev)
     vocab_size = config.vocab_size or (_docs_vocabulary if not config.train and config.tokenizer in ("bpe", "word") else None)
-    text = _tokenised(config, folder, corpus, test, vocab_size)
-    N, K = text.tokenizer.vocab_size, config.context
-    both = {name: contexts(stream, K, eos=True) for name, stream in text.streams.items()}
-    parts = [SplitData(*(x.astype(np.int32) for x in of_part)) for of_part in both.values()]
-    about = {"command": "mlp-lm", **text.about, "corpus_about": corpora.about_corpus(config.corpus), "context": K}
-    about |= {f"{name}_positions": len(part.Y) for name, part in zip(both, parts, strict=True)}
-    if config.direct == "tokens":
-        what = f"{K} tables of {N} x {N}, their gradient and the optimiser's state"
-        check_memory(data_mesh(1), 6 * 4 * K * N**2, what)
-    flags: Any = {name: getattr(config, name) for name in ("embedding", "hidden", "direct", "dropout")}
-    network = MLPLanguageModel(vocab_size=N, **flags)
+    text, K = _tokenised(config, folder, corpus, test, vocab_size), config.context
+    N = text.tokenizer.vocab_size
+    pairs = (contexts(stream, K, eos=True) for stream in text.streams.values())
+    train, dev, test = (SplitData(X.astype(np.int32), Y.astype(np.int32)) for X, Y in pairs)
+    about = {**text.about, "corpus_about": corpora.about_corpus(config.corpus)}
+    about |= {"train_positions": len(train.Y), "dev_positions": len(dev.Y), "test_positions": len(test.Y)}
+    data = Data(train, dev, test, outputs=N, about=about)
+    network = MLPLanguageModel(vocab_size=N, embedding=config.embedding, hidden=config.hidden, direct=config.direct)
+    fields = {"method": "mlp", "features": "none", "radius": K, "history": "none"}
 
     def saved() -> LanguageModel:
         variables = {"batch_stats": {}, **load_checkpoint(folder.path / "checkpoints" / "mlp")}
         return network_model(network, variables, context=K)
 
     def part() -> list[Row]:
-        kind = "MLP" + {"none": "", "embedding": " + direct", "tokens": " + direct from tokens"}[config.direct]
-        fields = {"method": "mlp", "features": "none", "radius": K, "history": "none"}
-        data = Data(*parts, outputs=N, about=about)
-        rows = train_model(folder, config, data, network, "mlp", kind, direct=config.direct, **fields)
+        kind = "MLP" + " + direct" * (config.direct == "embedding")
+        own: Any = {"name": "mlp", "epoch_examples": config.epoch_examples, "model": kind}
+        rows = train_model(folder, config, data, network, "softmax_cross_entropy", **own, **fields)
         save_run_model(folder.path, fields, saved())
         return rows
 
     yield {"name": "mlp"}, part
-    prompts = [""] * config.samples
-    samples = generate_text(key_of_seed(config.seed), saved(), text.tokenizer, prompts, 40) if prompts else []
-    write_json(folder.path / "samples.json", samples)
+    write_json(folder.path / "samples.json", text.samples(saved(), config.samples, 40, config.seed))
 
 
 def _three_parts(config: MLPConfig) -> tuple[list[str], list[str], list[str]]:
@@ -116,15 +114,6 @@ def _three_parts(config: MLPConfig) -> tuple[list[str], list[str], list[str]]:
 
 
 # --- windows -------------------------------------------------------------------------------------------------------------
-
-
-class Job(NamedTuple):
-    """Shared inputs and devices of the networks of a run."""
-
-    config: TransformerConfig
-    folder: RunFolder
-    text: Text
-    mesh: Mesh
 
 
 def _mesh(config: TransformerConfig) -> Mesh:
@@ -147,40 +136,55 @@ def _measure_transformers(config: TransformerConfig, folder: RunFolder) -> Itera
         corpus = corpora.read_corpus(config.corpus, config.train, config.dev, split=config.split, **reading)
         corpus = (corpus.limit(config.limit) if config.limit else corpus).in_memory()
         test = list(text_corpus([*config.train, *config.dev], config.test, **reading).dev) if config.test else []
-    job = Job(config, folder, _tokenised(config, folder, corpus, test, config.vocab_size), _mesh(config))
+    text = _tokenised(config, folder, corpus, test, config.vocab_size)
     for seed in range(config.seed, config.seed + config.seeds):
         for start in config.start:
             parts = ["transformer", start * (start != "none"), str(seed) * (config.seeds > 1)]
             method = "-".join(filter(None, parts))
-            yield {"method": method}, functools.partial(_transformer_row, job, method, start, seed)
+            yield {"method": method}, functools.partial(_transformer_row, config, folder, text, method, start, seed)
 
 
-def _transformer_row(job: Job, method: str, start: str, seed: int) -> list[Row]:
+def _transformer_row(config: TransformerConfig, folder: RunFolder, text: Text, method: str, start: str, seed: int) -> list[Row]:
     """Train the network from a start, save it, and sample from it."""
-    config, folder, text, mesh = job
+    mesh, window = _mesh(config), config.window
     precision = "float32" if on_cpu(mesh) else "bfloat16"  # of products; parameters have float32
     names = ("window", "width", "layers", "heads", "positions", "dropout", "tied")
     flags: Any = {name: getattr(config, name) for name in names}
     network = Transformer(vocab_size=text.tokenizer.vocab_size, precision=precision, **flags)
     begin = time.perf_counter()
-    variables = init_variables(network, key_of_seed(seed), np.zeros((1, config.window), np.int32))
+    variables = init_variables(network, key_of_seed(seed), np.zeros((1, window), np.int32))
     if start == "induction":
         variables = sequences.induction_start(network, variables, seed=seed)
     start_seconds = time.perf_counter() - begin
-    updates, windows = max(1, config.steps // config.evaluations), config.accumulate * config.batch_size
-    partial = folder.path / "checkpoints" / f"{method}.partial"
-    about: Row = {"name": method.split("-")[0], "start": start, "seed": seed}
-    options: Any = {"updates": updates, "windows": windows, "checkpoints": partial}
-    result = _train(job, network, variables, about, **options)
+    updates, windows = max(1, config.steps // config.evaluations), config.accumulate * config.batch_size  # of an evaluation
+    flops, dev, train = network.flops_per_token() * windows * window, text.streams["dev"], text.streams["train"]
+    wanted, partial = slice(None) if config.eos else dev[1:] != PAD, folder.path / "checkpoints" / f"{method}.partial"
+
+    def evaluate(variables: Any) -> float:
+        log_p = sequences.stream_log_probabilities(network, variables, dev, window=window, stride=window, mesh=mesh)
+        return -float(log_p[wanted].mean(dtype=np.float64))
+
+    schedule: Any = {"warmup": config.warmup, "decay": config.weight_decay, "accumulate": config.accumulate}
+    optimizer = sequences.sequence_optimizer(config.learning_rate, config.steps, **schedule)
+    loss, batch = sequences.sequence_loss(config.eos), sequences.window_batch(train, window, mesh)
+    options: Any = {"mesh": mesh, "size": updates * windows, "batch_size": config.batch_size, "seed": seed}
+    options |= {"order": sequences.window_order(len(train), window, updates * windows), "checkpoints": partial}
+    options |= {"epochs": -(-config.steps // updates), "epoch_steps": updates}
+    options["measured"] = lambda step: {"flops": step * flops}
+    about = {"name": method.split("-")[0], "start": start, "seed": seed}
+    result = training.fit(folder, about, network, loss, optimizer, variables, batch, evaluate, **options)
     model = network_model(network, jax.tree.map(np.asarray, result.params), eos=config.eos)
-    fields = {"features": "none", "radius": 1, "history": f"window:{config.window}"}
+    fields = {"features": "none", "radius": 1, "history": f"window:{window}"}
     save_run_model(folder.path, {"method": method, **fields}, model)
     with stage("evaluating", "positions") as progress:
         options = {"block": _block, "mesh": mesh, "progress": progress}
         found = {part: document_losses(model, x, **options) for part, x in text.streams.items() if part != "train"}
-    _add_samples(config, folder, text, model, seed)
-    last, trained = result.history[-1], result.epochs * updates * windows * config.window
-    spelled = spelling(text.tokenizer, text.streams["dev"], text.sizes)
+    path, length = folder.path / "samples.json", 4 * window if config.tokenizer == "char" else 40
+    before, own = read_texts(path), text.samples(model, config.samples, length, seed)
+    write_json(path, before if own and before[-len(own) :] == own else [*before, *own])  # once, in a resumed run, too
+    last, steps = result.history[-1], result.epochs * updates
+    trained = steps * windows * window
+    spelled = spelling(text.tokenizer, dev, text.sizes)
     row = {
         **fields,
         **{f"{part}_{name}": value for part, own in found.items() for name, value in loss_fields([own]).items()},
@@ -189,9 +193,8 @@ def _transformer_row(job: Job, method: str, start: str, seed: int) -> list[Row]:
         "window_loss": min(entry["dev_loss"] for entry in result.history),
         "last_window_loss": last["dev_loss"],
         "best_step": result.best_epoch * updates,
-        "steps": result.epochs * updates, "batch_size": windows, "train_tokens": len(text.streams["train"]),
-        "trained_tokens": trained, "flops": network.flops_per_token() * trained, "seconds": result.seconds,
-        "cpu_seconds": last["cpu_seconds"],
+        "steps": steps, "batch_size": windows, "train_tokens": len(train),
+        "trained_tokens": trained, "flops": steps * flops, "seconds": result.seconds, "cpu_seconds": last["cpu_seconds"],
         "tokens_per_second": trained / result.seconds,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(result.params)),
         "bytes": model.nbytes,
@@ -201,42 +204,6 @@ def _transformer_row(job: Job, method: str, start: str, seed: int) -> list[Row]:
     }  # fmt: skip
     shutil.rmtree(partial, ignore_errors=True)  # only for resuming
     return [row]
-
-
-def _train(
-    job: Job, network: Transformer, variables: Any, about: Row, *, updates: int, windows: int, **options: Any
-) -> TrainingResult:
-    """Train a network; `updates` lie between two dev losses."""
-    config, folder, text, mesh = job
-    stream, dev, size = text.streams["train"], text.streams["dev"], updates * windows
-    optimizer = sequences.sequence_optimizer(
-        config.learning_rate, config.steps, warmup=config.warmup, decay=config.weight_decay, accumulate=config.accumulate
-    )
-    wanted = slice(None) if config.eos else dev[1:] != PAD
-    shown: Any = {"window": config.window, "stride": config.window, "mesh": mesh}
-
-    def evaluate(variables: Any) -> float:
-        log_p = sequences.stream_log_probabilities(network, variables, dev, **shown)
-        return -float(log_p[wanted].mean(dtype=np.float64))
-
-    def flops(step: int) -> Row:
-        return {"flops": step * network.flops_per_token() * windows * config.window}
-
-    options |= {"mesh": mesh, "size": size, "batch_size": config.batch_size, "seed": about["seed"], "measured": flops}
-    options |= {"epochs": -(-config.steps // updates), "epoch_steps": updates}
-    options |= {"order": sequences.window_order(len(stream), config.window, size)}
-    batch = sequences.window_batch(stream, config.window, mesh)
-    loss = sequences.sequence_loss(config.eos)
-    return training.fit(folder, about, network, loss, optimizer, variables, batch, evaluate, **options)
-
-
-def _add_samples(config: TransformerConfig, folder: RunFolder, text: Text, model: LanguageModel, seed: int) -> None:
-    """Add documents of a model to samples.json once."""
-    path = folder.path / "samples.json"
-    before = read_texts(path)
-    prompts, length = [""] * config.samples, 4 * config.window if config.tokenizer == "char" else 40
-    own = generate_text(key_of_seed(seed), model, text.tokenizer, prompts, length) if prompts else []
-    write_json(path, before if own and before[-len(own) :] == own else [*before, *own])
 
 
 RESULTS = Table(

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import numpy as np
+import optax
 
 from jexplicit.data.images import Images, one_hot, pixel_features, read_images
 from jexplicit.nn import training
-from jexplicit.nn.names import ObjectiveName
 from jexplicit.nn.networks import Scores, init_variables, scorer, train_network
-from jexplicit.nn.training import TrainingResult, epoch_order, make_optimizer, make_schedule, shorter_epochs
+from jexplicit.nn.training import Objective, TrainingResult, epoch_order, make_optimizer, make_schedule, shorter_epochs
 from jexplicit.runs.devices import key_of_seed, save_checkpoint
 from jexplicit.runs.progress import console, stage
 from launch.kit.experiment import RunFolder
@@ -40,38 +40,35 @@ class Data(NamedTuple):
     about: dict[str, Any]
 
 
-def open_pictures(config: Pictures, command: str) -> Data:
+def open_pictures(config: Pictures) -> Data:
     """The centred images of a subcommand."""
     with stage("reading"):
         images = read_images(config.data, config.data_dir, limit=config.limit)
     console.print(f"[bold]{images.name}[/]: {len(images.train_labels):,} train and {len(images.test_labels):,} test images")
-    return centred_data(images, command)
+    return centred_data(images)
 
 
-def centred_data(images: Images, command: str = "") -> Data:
+def centred_data(images: Images) -> Data:
     """Centred pixels of standard deviation 1, and one-hot labels; dev is the last tenth."""
-    train, test = (
-        SplitData(pixel_features(X, images.levels), one_hot(labels, images.outputs))
-        for X, labels in ((images.train_images, images.train_labels), (images.test_images, images.test_labels))
-    )
-    kept = len(train.X) - max(1, len(train.X) // 10)
-    train, dev = (SplitData(train.X[m], train.Y[m]) for m in (slice(kept), slice(kept, None)))
-    mean = train.X.mean(axis=0)
-    scale = float((train.X - mean).std()) or 1.0  # one number: a pixel that never changes stays 0
-    parts = (SplitData((X - mean) / scale, Y) for X, Y in (train, dev, test))
-    about = {"command": command, "data": images.name, "sha256": images.sha256, "outputs": images.outputs}
-    return Data(*parts, outputs=images.outputs, about=about)
+    X, X_test = (pixel_features(part, images.levels) for part in (images.train_images, images.test_images))
+    Y, Y_test = (one_hot(labels, images.outputs) for labels in (images.train_labels, images.test_labels))
+    kept = len(X) - max(1, len(X) // 10)
+    mean = X[:kept].mean(axis=0)
+    scale = float((X[:kept] - mean).std()) or 1.0  # one number: a pixel that never changes stays 0
+    parts = ((X[:kept], Y[:kept]), (X[kept:], Y[kept:]), (X_test, Y_test))
+    about = {"data": images.name, "sha256": images.sha256, "outputs": images.outputs}
+    return Data(*(SplitData((X - mean) / scale, Y) for X, Y in parts), outputs=images.outputs, about=about)
 
 
 def fit(
     folder: RunFolder,
     about: Row,
     network: nn.Module,
-    loss: Callable[..., Any],
-    optimizer: Any,
-    variables: Any,
-    batch: Callable[[np.ndarray], Any],
-    evaluate: Callable[[Any], float],
+    loss: Objective,
+    optimizer: optax.GradientTransformation,
+    variables: dict[str, Any],
+    batch: Callable[[np.ndarray], tuple[Any, Any]],
+    evaluate: Callable[[dict[str, Any]], float],
     *,
     checkpoints: Path,
     epochs: int,
@@ -81,7 +78,7 @@ def fit(
 ) -> TrainingResult:
     """Train a network with its epochs logged; an interrupted training continues.
 
-    about: fields of its events. measured: `step -> more fields`. The other arguments are those of `train_network`.
+    about: fields of its events, such as its name. measured: `step -> more fields`. The others are those of `train_network`.
     """
 
     def on_epoch(entry: Any) -> None:
@@ -101,26 +98,26 @@ def train_model(
     flags: Descent,
     data: Data,
     network: nn.Module,
-    name: str,
-    model: str,
+    objective: str,
     *,
-    objective: ObjectiveName = "softmax_cross_entropy",
+    name: str,
     variables: Any = None,
+    epoch_examples: int | None = None,
     finish: Callable[[Any], Row] = lambda variables: {},
     **more: Any,
 ) -> list[Row]:
-    """Train a network, save its best epoch, and return its row.
+    """Train a network by Adam, save its best epoch, and return its row.
 
-    name: of the row, unique within the run. model: the kind of network. variables: the initial ones; default, random. finish:
-    `variables -> more fields`, of the trained network. more: fields of the row.
+    name: of the row, unique within the run. variables: the initial ones; default, random. finish: `variables -> more fields`,
+    of the trained network. more: fields of the row.
     """
-    loss, M, softmax = training.objective(objective), len(data.train.X), "softmax" in objective
-    size = min(flags.epoch_examples or M, M)
+    loss, M, seen = training.objective(objective), len(data.train.X), list[Scores]()
+    size = min(epoch_examples or M, M)
     batch_size = min(flags.batch_size or size, size)
     epoch_steps = -(-size // batch_size)
     rate = make_schedule("cosine", flags.learning_rate, flags.epochs * epoch_steps)
-    optimizer = make_optimizer(flags.optimizer, rate, weight_decay=flags.weight_decay)
-    score, seen = scorer(network, loss), list[Scores]()
+    optimizer = make_optimizer("adamw" if flags.weight_decay else "adam", rate, weight_decay=flags.weight_decay)
+    score = scorer(network, loss)
     variables = variables or init_variables(network, key_of_seed(flags.seed), data.train.X[:2])
     path = folder.path / "checkpoints" / name
     partial = path.with_name(f"{name}.partial")
@@ -129,33 +126,29 @@ def train_model(
         seen.append(score(variables, *data.dev))
         return seen[-1].loss
 
-    order: Any = lambda seed, epoch: epoch_order(seed, epoch, M)  # noqa: E731
+    def order(seed: int, epoch: int) -> np.ndarray:
+        return epoch_order(seed, epoch, M)
+
+    def batch(m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return data.train.X[m], data.train.Y[m]
+
     options: Any = {"size": size, "batch_size": batch_size, "epochs": flags.epochs, "epoch_steps": epoch_steps}
     options |= {"seed": flags.seed, "order": order if size == M else shorter_epochs(order, M, size), "checkpoints": partial}
     options |= {"measured": lambda step: {"dev_accuracy": seen[-1].accuracy}}
-    batch = lambda m: (data.train.X[m], data.train.Y[m])  # noqa: E731
     result = fit(folder, {"name": name}, network, loss, optimizer, variables, batch, evaluate, **options)
     trained = result.params
     save_checkpoint(path, {kind: tree for kind, tree in trained.items() if tree})
     few = slice(None, None, -(-M // _scored_examples))
     parts = {"train": (data.train.X[few], data.train.Y[few]), "dev": data.dev, "test": data.test}
     scores = {part: score(trained, *examples) for part, examples in parts.items()}
-    row = {
-        "name": name, "model": model, "objective": objective, "optimizer": flags.optimizer,
-        **{f"{part}_loss": found.loss for part, found in scores.items()},
-        "steps": result.epochs * epoch_steps, "seconds": result.seconds, "epochs": result.epochs,
-        "dev_perplexity": float(np.exp(scores["dev"].loss)) if softmax else None,
-        "test_accuracy": scores["test"].accuracy if softmax else None,
-        "best_epoch": result.best_epoch,
-        "first_loss": result.history[0]["dev_loss"],
-        "learning_rate": flags.learning_rate,
-        "weight_decay": flags.weight_decay if flags.optimizer == "adamw" else None,
-        "batch_size": batch_size,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(trained["params"])),
-        **{**more, **finish(trained), **data.about},
-    }  # fmt: skip
+    row = {f"{part}_loss": found.loss for part, found in scores.items()}
+    if objective == "softmax_cross_entropy":
+        row |= {"dev_perplexity": float(np.exp(row["dev_loss"])), "test_accuracy": scores["test"].accuracy}
+    row |= {"steps": result.epochs * epoch_steps, "seconds": result.seconds, "epochs": result.epochs}
+    row |= {"best_epoch": result.best_epoch, "first_loss": result.history[0]["dev_loss"]}
+    row["parameters"] = sum(leaf.size for leaf in jax.tree.leaves(trained["params"]))
     shutil.rmtree(partial, ignore_errors=True)  # only for resuming
-    return [row]
+    return [{**row, **more, **finish(trained), **data.about}]
 
 
 RESULTS = Table(

@@ -84,7 +84,7 @@ def task() -> Task:
     H -= H.mean(axis=0)
     factor = cholesky(H.T @ H / M + 2 * PENALTY * np.eye(D), lower=True)
     H, Y, b, mean = (jnp.asarray(part, jnp.float32) for part in (H, np.eye(N)[labels], np.log(np.full(N, 1 / N)), np.zeros(D)))
-    return Task(H, Y, b, mean, factor, PENALTY, 0.0)
+    return Task(H, Y, b, mean, factor, PENALTY)
 
 
 def loss(task: Task, U: np.ndarray, b: np.ndarray) -> float:
