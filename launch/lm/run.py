@@ -21,13 +21,15 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer, Real
 from rich.markup import escape
 
-from jexplicit.counts.pairs import Counts, count, count_sparse
-from jexplicit.counts.tables import read_tables
-from jexplicit.data import corpora
-from jexplicit.data.contexts import PAD, distinct_contexts
-from jexplicit.data.corpora import Corpus, Documents, TextSizes, about_corpus, check_reading, files_documents, split_at_end
-from jexplicit.data.inputs import list_files
-from jexplicit.data.shards import TokenizedCorpus, count_tokens, read_shards, read_sizes, tokenize_corpus
+from jexplicit.counts import Counts, count, count_sparse, read_tables
+from jexplicit.data import text as corpora
+from jexplicit.data.streams import PAD, TokenizedCorpus, distinct_contexts, read_shards, read_sizes, tokenize_corpus
+from jexplicit.data.text import (
+    Corpus,
+    Documents,
+    TextSizes,
+    split_at_end,
+)
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm import checkpoints, evaluation
 from jexplicit.lm.core.model import LanguageModel, is_token_model, sampled_positions
@@ -151,7 +153,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     seen = text.dev_in_train and text.dev_in_train._asdict()
     about = {
         "train_tokens": int(training.known_counts(1)[0].sum(axis=0, dtype=np.int64)[PAD + 1 :].sum()),  # all but <pad>
-        "dev_tokens": count_tokens(text.dev),
+        "dev_tokens": int(np.count_nonzero(text.dev)),
         "vocab_size": N,
         "count_seconds": seconds,
         **source,
