@@ -261,13 +261,9 @@ def _newton(config: configs.NewtonConfig, folder: RunFolder, task: str) -> Itera
         solved = optimal_polynomials(
             training.spectrum(config, tasks), tasks, layers=config.depths, tied=False, seed=config.seed
         )
-        with jax.enable_x64(True):
-            values, weights = map(jnp.asarray, rates.weighted_eigenvalues(random_key(config, TEST), tasks, number))
-            each = [(jnp.asarray(p.eta), jnp.asarray(p.gamma)) for p in solved]
-            of_layers = jax.jit(lambda values, w, eta, gamma: loss_of(w, rates.residual(values, eta, gamma, N)))
-            of_newton = jax.jit(lambda values, w, k: loss_of(w, rates.newton_residual(values, k)))
-            layers = [float(of_layers(values, weights, *one)) for one in each]
-            steps = [float(of_newton(values, weights, float(k))) for k in range(_steps)]
+        values, weights = rates.weighted_eigenvalues(random_key(config, TEST), tasks, number)
+        layers = [loss_of(weights, rates.residual(values, p.eta, p.gamma, N)) for p in solved]
+        steps = [loss_of(weights, rates.newton_residual(values, k)) for k in range(_steps)]
     folder.log(event="newton", task=task, layers=layers, from_identity=steps)
     for one, loss in zip(solved, layers, strict=True):
         about = {"loss": loss, "eta": one.eta.tolist(), "gamma": one.gamma.tolist(), "test_tasks": number}
@@ -275,9 +271,9 @@ def _newton(config: configs.NewtonConfig, folder: RunFolder, task: str) -> Itera
         yield Model(tasks, len(one.eta), False).row("gd++", **about)
 
 
-def loss_of(weights: jax.Array, r: jax.Array) -> jax.Array:
+def loss_of(weights: np.ndarray, r: np.ndarray) -> float:
     """Half the mean of `sum_i w_i r(λ_i)²` over contexts."""
-    return jnp.mean(jnp.sum(weights * r**2, axis=1)) / 2
+    return float(np.mean(np.sum(weights * r**2, axis=1)) / 2)
 
 
 def steps_per_layer(rows: Iterable[Row]) -> float:

@@ -24,7 +24,7 @@ exact_moments, sampled_moments = jax.jit(closed_form.exact_moments), jax.jit(clo
 optimal_solution, solution_loss = jax.jit(closed_form.optimal_solution), jax.jit(closed_form.solution_loss)
 token_moments, heads_loss = closed_form.token_moments, closed_form.heads_loss
 slope_of, solution_slope = jax.jit(jax.grad(heads_loss)), jax.jit(jax.grad(closed_form.solution_loss))
-errors_of, residual_of = jax.jit(rates.spectral_errors), jax.jit(rates.residual, static_argnums=3)
+errors_of, residual_of = rates.spectral_errors, rates.residual
 PAPER = Tasks(dim=10, context=10)
 ILL = Tasks(dim=3, context=5, scales=(2.0, 1.0, 0.25), noise=0.2, weight_scale=1.5)
 GAUSS: Any = {"inputs": "normal", "input_range": 12**0.5}  # of variance 1
@@ -204,14 +204,14 @@ def test_the_residual_of_newton_is_that_of_the_iteration_and_steps_are_interpola
     X = np.random.default_rng(0).normal(size=(7, 4))
     A = X.T @ X
     values, U = np.linalg.eigh(A)
-    residual, M = jax.jit(rates.newton_residual), np.eye(4) / values[-1]
+    residual, M = rates.newton_residual, np.eye(4) / values[-1]
     for k in range(8):
-        np.testing.assert_allclose(U @ np.diag(np.asarray(residual(values, float(k)))) @ U.T, np.eye(4) - M @ A, atol=1e-12)
+        np.testing.assert_allclose(U @ np.diag(residual(values, float(k))) @ U.T, np.eye(4) - M @ A, atol=1e-12)
         M = 2 * M - M @ A @ M
     losses = np.array([1.0, 0.1, 0.001])
     assert rates.equivalent_steps(losses, 0.01) == pytest.approx(1.5) and rates.equivalent_steps(losses, 1e-4) is None
     weights, r = np.random.default_rng(0).normal(size=(2, 5, 3))
-    assert float(jax.jit(mean_loss)(weights, r)) == pytest.approx(np.mean(np.sum(weights * r**2, axis=1)) / 2, rel=1e-12)
+    assert mean_loss(weights, r) == pytest.approx(np.mean(np.sum(weights * r**2, axis=1)) / 2, rel=1e-12)
     K, steps = np.arange(2, 6), np.array([5.0, 9.0, 11.0, 15.0])
     pairs = zip([1, *K.tolist(), 6], [99.0, *steps.tolist(), None], strict=True)
     rows = [{"layers": layers, "newton_steps_identity": k} for layers, k in pairs]
