@@ -15,10 +15,10 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from icl.tasks import (
-    QueryLoss,
     Sequence,
     TaskSampler,
     contract,
+    half_mse,
     initial_weights,
     tokens,
     transpose,
@@ -153,7 +153,7 @@ def _random_weights(keys: Array, shape: tuple[int, ...], std: Any, dtype: Any) -
 
 
 @dataclasses.dataclass(frozen=True)
-class Regression(QueryLoss):
+class Regression:
     """Stacks of attention layers on regression tasks: a problem for `icl.train_layers`.
 
     tasks: their distribution, e.g. `icl.Tasks` with Python numbers.
@@ -169,6 +169,14 @@ class Regression(QueryLoss):
     def predict(self, params: AttentionLayer, batch: Sequence) -> Float[Array, "m batch"]:
         """Predictions for a batch."""
         return predict_batch(params, batch, depth=self.depth, clip=self.clip, softmax=self.softmax)
+
+    def sample(self, key: Array, size: int, dtype: Any = None) -> Sequence:
+        """Fresh tasks, batch last."""
+        return self.tasks.sample(key, size, dtype=dtype)
+
+    def loss(self, params: AttentionLayer, batch: Sequence) -> Float[Array, ""]:
+        """Half the mean squared error at the queries, `½ mean_τ ||ŷ - y_q||²`."""
+        return half_mse(self.predict(params, batch), batch.y_q)
 
 
 @functools.partial(jax.jit, static_argnames=("depth", "clip", "softmax"))

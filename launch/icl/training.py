@@ -18,7 +18,7 @@ from icl import attention
 from icl.attention import Predictions, Regression, predictions
 from icl.closed_form import optimal_rate
 from icl.rates import Polynomial, Spectrum, optimal_polynomials, spectral_law
-from icl.tasks import QueryLoss, Sequence, Tasks, sample_tasks, vmap_tasks
+from icl.tasks import Sequence, Tasks, sample_tasks, vmap_tasks
 from icl.training import Recipe, TrainingProblem, train_layers
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.devices import compile_quickly, use_devices
@@ -247,7 +247,7 @@ def trained_family(
     model: Model,
     *,
     name: str | None = None,
-    problem: QueryLoss | None = None,
+    problem: Regression | None = None,
     start: str = "cold",
     heads: int = 1,
     init: Callable[[Array], Any] | None = None,
