@@ -19,7 +19,7 @@ from icl.blur.baselines import select_tasks, task_sets
 from icl.blur.learning import resize_images
 from icl.blur.rules import forward
 from icl.closed_form import all_heads_solution, exact_moments
-from icl.problems import Chains, Copying, Waves, induction_model, init_model, init_network, next_outputs, separate_tokens
+from icl.problems import Chains, copying_tokens, induction_model, init_model, next_outputs
 from icl.rates import Spectrum, least_loss
 from icl.recurrences import Dynamics, Stream
 from icl.tasks import Tasks, contract
@@ -98,10 +98,7 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         ("wanted a stack of one layer", lambda: icl.head_tensor(filled(icl.init_layers, 4, layers=2), 4)),
         ("context 0", lambda: icl.head_layer(np.ones(4), np.ones((4, 3)), 0)),
         # other problems
-        ("width 3", lambda: Copying(icl.Tasks(), codes=3)),
-        ("2 outputs", lambda: separate_tokens(ONE)),
-        ("amplitude", lambda: Waves(amplitude=(0.5, 0.1))),
-        ("-1 layers", lambda: init_network(KEY, layers=-1)),
+        ("2 outputs", lambda: copying_tokens(ONE)),
         ("1 states, length 64", lambda: Chains(states=1)),
         *((f"alpha {alpha}", lambda alpha=alpha: Chains(alpha=alpha)) for alpha in cast(Any, (0.0, 1e-40, "1"))),
         ("0 chains: draw at least one", lambda: Chains().sample(KEY, 0)),
