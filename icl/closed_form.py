@@ -165,14 +165,14 @@ _solve_compiled = jax.jit(_solve_moments)
 
 
 @full_precision
-def solution_loss(G: Float[Any, "d d"], moments: Moments, query: Float[Any, "d d"] | None = None) -> Any:
+def solution_loss(G: Float[Any, "d d"], moments: Moments) -> Any:
     """Half the mean squared error of `ŷ = x_qᵀ G Xᵀ y / N`.
 
-    ½ tr(L_q (C - G L C - C L Gᵀ + G (E[S C S] + (v/N) L) Gᵀ))
+    ½ tr(L (C - G L C - C L Gᵀ + G (E[S C S] + (v/N) L) Gᵀ))
     """
     L, C, SCS, N, v = moments
     error = C - G @ L @ C - C @ L @ G.T + G @ (SCS + v / N * L) @ G.T
-    return ((L if query is None else query) @ error).trace() / 2
+    return (L @ error).trace() / 2
 
 
 # The best layer for any tasks.

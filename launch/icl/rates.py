@@ -13,7 +13,7 @@ import scipy
 from jax import lax
 
 from icl import rates, recurrences
-from icl.attention import head_maps, interpolate, ridge, softmax_descent_layer, softmax_layers
+from icl.attention import descent_layers, head_maps, interpolate, ridge, softmax_layers
 from icl.rates import Polynomial, context_eigenvalues, evaluate_polynomial, optimal_polynomials
 from icl.recurrences import Dynamics, Stream, Streams, delta_losses, hebbian_losses, mesa_recursion
 from icl.tasks import Sequence, Tasks, sample_tasks, vmap_tasks
@@ -88,7 +88,8 @@ def _softmax(config: configs.SoftmaxConfig, folder: RunFolder) -> list[Row]:
     """One softmax layer, and the products of its heads in heads.npz."""
     model = make_model(config)
     problem = training.make_regression(model, softmax=True)
-    layer = softmax_descent_layer(model.tasks.dim, model.tasks.context, _centred_rate(config, model.tasks))
+    (N, d), eta = (model.tasks.context, model.tasks.dim), _centred_rate(config, model.tasks)
+    layer = softmax_layers(descent_layers(d, N, eta), N)
     found, products = {}, {}
     for n, (label, name) in enumerate(_heads.items(), 1):
         found[f"trained, {label}"] = training.trained_layers(config, folder, model, name=name, problem=problem, heads=n)
