@@ -37,26 +37,21 @@ class Spectrum(NamedTuple):
     bound: float
 
 
-def context_eigenvalues(key: Array, tasks: Tasks, number: int) -> Float[np.ndarray, "number d"]:
-    """The eigenvalues of XᵀX of fresh contexts, smallest first, in float64 [number, d].
+def context_eigenvalues(key: Array, tasks: Tasks, number: int) -> tuple[Float[np.ndarray, "T d"], Float[np.ndarray, "T d"]]:
+    """The eigenvalues λ_i of XᵀX of fresh contexts, smallest first, and `u_iᵀ L u_i`, in float64 [number, d].
 
     Raises:
         ValueError: fewer than one context.
 
     Example:
-        >>> context_eigenvalues(jax.random.key(0), Tasks(dim=3, context=5), 2).shape
-        (2, 3)
+        >>> [part.shape for part in context_eigenvalues(jax.random.key(0), Tasks(dim=3, context=5), 2)]
+        [(2, 3), (2, 3)]
     """
-    return weighted_eigenvalues(key, tasks, number)[0]
-
-
-def weighted_eigenvalues(key: Array, tasks: Tasks, contexts: int) -> tuple[Float[np.ndarray, "T d"], Float[np.ndarray, "T d"]]:
-    """The eigenvalues of XᵀX of fresh contexts, and `u_iᵀ L u_i`."""
-    if contexts < 1:
-        raise ValueError(f"{contexts} contexts: draw at least one")
+    if number < 1:
+        raise ValueError(f"{number} contexts: draw at least one")
     L, parts = np.array([float(std) ** 2 for std in tasks.input_stds]), []
-    for block in range(-(-contexts // _block)):
-        batch = sample_tasks(jax.random.fold_in(key, block), tasks, min(_block, contexts - block * _block))
+    for block in range(-(-number // _block)):
+        batch = sample_tasks(jax.random.fold_in(key, block), tasks, min(_block, number - block * _block))
         X = np.moveaxis(np.asarray(batch.X, np.float64), -1, 0)  # for small eigenvalues
         values, U = np.linalg.eigh(X.swapaxes(1, 2) @ X)
         parts.append((np.maximum(values, 0), np.einsum("a,tai->ti", L, U**2)))
@@ -80,7 +75,7 @@ def spectral_law(key: Array, tasks: Tasks, contexts: int) -> Spectrum:
 
     Source: this package; the lower end as in Edelman 1988 for Gaussian inputs.
     """
-    values, weights = weighted_eigenvalues(key, tasks, contexts)
+    values, weights = context_eigenvalues(key, tasks, contexts)
     weights = weights / contexts
     zero = max(tasks.dim - tasks.context, 0)  # zero eigenvalues of every context: fewer pairs than inputs
     at_zero, values, weights = weights[:, :zero].sum(), values[:, zero:].ravel(), weights[:, zero:].ravel()

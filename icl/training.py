@@ -82,9 +82,7 @@ class TrainingResult(NamedTuple):
         return self.history[-1]["seconds"]
 
 
-def blocked_gradient(
-    params: Any, batch: Any, loss: Callable[[Any, Any], Array], *, block: int
-) -> tuple[Float[Array, ""], Any]:
+def blocked_gradient(params: Any, batch: Any, loss: Callable[[Any, Any], Array], *, block: int) -> tuple[Float[Array, ""], Any]:
     """The mean loss of a batch and its gradient, over blocks of tasks that divide it."""
     B = jax.tree.leaves(batch)[0].shape[-1]
     gradient = jax.value_and_grad(loss)

@@ -150,7 +150,7 @@ def _curvature(config: configs.CurvatureConfig, folder: RunFolder, context: int)
     """The best layers and trained ones, and eigenvalues before and after a layer."""
     model = make_model(replace(config, context=context), 2)
     rates, seconds = training.descent(config, model, "gd++")
-    values = context_eigenvalues(random_key(config, training.SPECTRUM + 100), model.tasks, min(config.test_tasks, _most))
+    values, _ = context_eigenvalues(random_key(config, training.SPECTRUM + 100), model.tasks, min(config.test_tasks, _most))
     found: Row = {"loss": rates.loss, "gamma": float(rates.gamma[0]), "eta": float(rates.eta[0]), "seconds": seconds}
     after = values * (1 - found["gamma"] * values) ** 2  # von Oswald et al. 2023, Eq. 23
     for name, part in (("", values), ("_after", after)):
@@ -205,7 +205,7 @@ def _depths(config: configs.DepthsConfig, folder: RunFolder) -> Iterator[Row]:
     """A row for each depth of each series, and each degree bounded."""
     with stage("spectrum of the contexts"):
         law = training.spectrum(config, tasks := make_model(config).tasks)
-        fresh = context_eigenvalues(random_key(config, TEST), tasks, config.test_tasks)
+        fresh, _ = context_eigenvalues(random_key(config, TEST), tasks, config.test_tasks)
     solved, K = {}, config.depths
     for name, tied in _series:
         with stage(f"1 to {K} layers of {_series[name, tied]}"):
@@ -258,10 +258,9 @@ def _newton(config: configs.NewtonConfig, folder: RunFolder, task: str) -> Itera
         tasks = replace(tasks, scales=tuple(np.geomspace(1, powers, config.dim).tolist()))
     N, number = tasks.context, min(config.test_tasks, _contexts)
     with stage(f"{task} inputs: layers and Newton's steps"):
-        solved = optimal_polynomials(
-            training.spectrum(config, tasks), tasks, layers=config.depths, tied=False, seed=config.seed
-        )
-        values, weights = rates.weighted_eigenvalues(random_key(config, TEST), tasks, number)
+        law = training.spectrum(config, tasks)
+        solved = optimal_polynomials(law, tasks, layers=config.depths, tied=False, seed=config.seed)
+        values, weights = context_eigenvalues(random_key(config, TEST), tasks, number)
         layers = [loss_of(weights, rates.residual(values, p.eta, p.gamma, N)) for p in solved]
         steps = [loss_of(weights, rates.newton_residual(values, k)) for k in range(_steps)]
     folder.log(event="newton", task=task, layers=layers, from_identity=steps)

