@@ -2,10 +2,9 @@
 
     python -m launch.accelerator --out runs/gpu
 
-It needs a Python with JAX and this source tree, and reads nothing else: packages that are imported for types and files have
-stand-ins where they are missing, and a part that calls a missing package (optax, flax) says so. It writes `gpu.json` after
-every measurement: checks with their greatest difference and how much is allowed, and of every part, of a copy and of a product
-of matrices the median seconds of a step on the device and on the CPU, and the bytes and operations a second.
+It needs a Python with JAX and this source tree: missing packages of types and files have stand-ins, and a part that calls a
+missing package (optax, flax) says so. It writes `gpu.json` after every measurement: differences of checks, and of every part the
+median seconds of a step on the device and on the CPU, and the bytes and operations a second.
 """
 
 import argparse
@@ -184,7 +183,7 @@ def measure(make: Callable[[bool, Mesh], Case], tiny: bool, mesh: Mesh, where: s
 
 
 def run_check(check: Callable[[], tuple[float, float]]) -> Row:
-    """A check's greatest difference, what is allowed, and whether it passed."""
+    """A check's greatest difference, its tolerance, and whether it passed."""
     difference, tolerance = check()
     return {"passed": bool(difference <= tolerance), "difference": float(difference), "tolerance": tolerance}
 

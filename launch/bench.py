@@ -69,14 +69,17 @@ PRESETS = {"tiny": Preset(Config("runs/bench", sizes=(500,), repeats=2, vocab_si
 
 
 class Pair(NamedTuple):
-    """Two ways to do one piece of work, as calls that block."""
+    """Two ways to do one piece of work, as calls that block.
+
+    skipped: why there are no `theirs`. tolerance: of results that agree, as a share of the largest. about: more fields.
+    """
 
     ours: Callable[[], object]
     peer: str
-    theirs: Callable[[], object] | None = None  # without the peer
-    skipped: str | None = None  # why there is no peer
-    tolerance: float | None = None  # of results that have to agree, as a share of the largest number
-    about: Callable[..., Row] = lambda own, other: {}  # fields of the row, of both results
+    theirs: Callable[[], object] | None = None
+    skipped: str | None = None
+    tolerance: float | None = None
+    about: Callable[..., Row] = lambda own, other: {}
 
 
 def optional(name: str) -> ModuleType | None:
@@ -119,7 +122,7 @@ def read_text(train: tuple[str, ...], vocab_size: int, size: int) -> tuple[np.nd
     return stream[: first + 1], stream[first : last + 1], tokenizer
 
 
-def sentences(stream: np.ndarray, tokenizer: Tokenizer) -> list[str]:
+def _sentences(stream: np.ndarray, tokenizer: Tokenizer) -> list[str]:
     """The documents of a stream in the words that KenLM reads."""
     from jexplicit.lm.arpa import arpa_words
 
@@ -142,7 +145,7 @@ def fitting(config: Config, size: int, folder: Path, method: str) -> Pair:
     from jexplicit.lm.evaluation import evaluate
 
     (train, dev, tokenizer), program = read_text(config.train, config.vocab_size, size), shutil.which("lmplz")
-    (folder / "train.txt").write_text("\n".join(sentences(train, tokenizer)) + "\n")
+    (folder / "train.txt").write_text("\n".join(_sentences(train, tokenizer)) + "\n")
 
     def lmplz() -> Path:  # of order 5, with default discounts for small texts
         arpa, flags = folder / "model.arpa", ["-o", "5", "--text", folder / "train.txt", "-T", folder, "--discount_fallback"]
@@ -171,7 +174,7 @@ def scoring(config: Config, size: int, folder: Path, method: str) -> Pair:
     if (kenlm := optional("kenlm")) is None:
         return Pair(ours, peer, skipped="kenlm is not installed")
     write_arpa(arpa := folder / "model.arpa", cast(Any, models["ngram"]), tokenizer)
-    settings, documents = kenlm.Config(), sentences(dev, tokenizer)
+    settings, documents = kenlm.Config(), _sentences(dev, tokenizer)
     settings.show_progress, settings.arpa_complain = False, kenlm.ARPALoadComplain.NONE
     model, tolerance = kenlm.Model(str(arpa), settings), 1e-4 if method == "ngram" else None  # else they are other models
     return Pair(ours, peer, lambda: np.log(10) * sum(map(model.score, documents)), tolerance=tolerance)

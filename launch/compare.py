@@ -44,7 +44,8 @@ def run(config: Config) -> dict[str, Any]:
     documents = read_documents(config.text, field=config.field, documents=config.documents)
     all_sizes, rows, first = [text_sizes([document]) for document in documents], [], np.zeros(0)
     sizes = np.array([size.bytes for size in all_sizes])
-    for run, saved in ((name, saved) for name in config.run for saved in load_choices(name, config, best=True)):
+    best = not (config.method or config.features or config.radius or config.history)
+    for run, saved in ((name, saved) for name in config.run for saved in load_choices(name, config, best=best)):
         with stage(f"scoring with {label(saved.about)}", "positions") as progress:
             nats = -evaluation.score_documents(saved.model, saved.tokenizer, documents, progress=progress)
         stream = encode_documents(saved.tokenizer, documents)

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from jexplicit.runs.bounds import Bounds, PositiveInt
 from jexplicit.runs.progress import stage
 from launch.kit.command import Command, Preset, Run, run_subcommand
-from launch.kit.views import Column, Lines, Results, Row, Table, groups, melt
+from launch.kit.views import Column, Lines, Row, Table, groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +96,9 @@ RESULTS = Table(
 )  # fmt: skip
 
 
-def _curves(results: Results) -> list[Row]:
-    return melt(results.rows, {"train_accuracy": "train", "test_accuracy": "test", "circulant": "circulant share"})
-
-
+_shares = {"train_accuracy": "train", "test_accuracy": "test", "circulant": "circulant share"}
 _axes = {"xlabel": "solve", "ylabel": "accuracy, and share"}
-_views = [RESULTS, Lines("grokking", "solve", "value", "measure", rows=_curves, axes=_axes)]
+_views = [RESULTS, Lines("grokking", "solve", _shares, "measure", axes=_axes)]
 
 
 def run(config: ModularConfig) -> dict[str, Any]:

@@ -1,14 +1,10 @@
-"""Draws the picture of README.md, and makes the tables of docs/results.md.
+"""Draws the picture of README.md (python -m tools.headline); tables of docs/results.md.
 
-    python -m tools.headline
-
-docs/headline.toml has the models. One fitted without SGD is a point, a trained one a curve, one without a comparable time a
-line across. Times are those of one seed.
+docs/headline.toml has the models. One fitted without SGD is a point, a trained one a curve. Times are for one seed.
 """
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +15,15 @@ from tools import tables
 
 PICTURE = Path(__file__).parents[1] / "docs" / "headline.png"
 TASKS = groups(tomllib.loads(PICTURE.with_suffix(".toml").read_text())["model"], lambda model: model["task"])
+COLUMNS = (
+    Column("model", "model"), Column("fitted", "found"), Column("context or input", "reads"),
+    Column("MB", "bytes", ",.4g", 1e-6), Column("TFLOP", "flops", ",.2f", 1e-12), Column("CPU s", "cpu", ",.0f"),
+    Column("loss", "error", ".4g"), Column("on test", "test"), Column("range over seeds", "spread", ".2g"),
+)  # fmt: skip
+NOTE = (
+    "CPU seconds cover one seed and both cores: measured, or else twice wall-clock seconds. MB count the model in memory. "
+    "TFLOP count its training, by formula where there is one. ± is a standard error. An empty cell is not known."
+)
 
 
 def chosen(results: str, where: Row, event: str = "") -> list[Row]:
@@ -43,30 +48,25 @@ def rows(model: Row) -> list[Row]:
     return [{**row, **about, **cost, **known} for row, cost in zip(own, costs, strict=True)]
 
 
-def points(model: Row) -> list[tuple[float, float]]:
+def points(model: Row) -> list[tuple[Any, Any]]:
     """CPU seconds, or seconds on an H100, and loss, of a point or curve."""
+    own = rows(model)
     if "curve" not in model:
-        own = rows(model)
-        return [(own[0]["seconds" if model.get("trained") else "cpu"], mean(row["error"] for row in own))]
+        return [(own[0]["seconds" if model.get("trained") else "cpu"], np.mean([row["error"] for row in own]))]
     event, field = model["curve"]
-    own = chosen(model["results"], model["where"], event)
+    entries = chosen(model["results"], model["where"], event)
     if not model.get("trained"):
-        return [(rows(model)[0]["cpu"], mean(row[field] for row in own))]
-    steps = groups(own, lambda row: row.get("step", row.get("epoch")))
-    seconds = {step: mean(cpu_seconds(row, np.size(row[field])) for row in own) for step, own in steps.items() if step}
-    return [(cpu, mean(row[field] for row in steps[step])) for step, cpu in seconds.items()]
+        return [(own[0]["cpu"], np.mean([row[field] for row in entries]))]
+    steps = groups(entries, lambda row: row.get("step", row.get("epoch")))
+    seconds = {step: np.mean([cpu_seconds(row, np.size(row[field])) for row in own]) for step, own in steps.items() if step}
+    return [(cpu, np.mean([row[field] for row in steps[step]])) for step, cpu in seconds.items()]
 
 
-def cpu_seconds(row: Row, seeds: int) -> float | None:
-    """CPU seconds of one seed: measured, or twice the wall-clock time."""
+def cpu_seconds(row: Row, seeds: int) -> Any:
+    """CPU seconds of one seed: measured, or twice the wall-clock time; None if unknown."""
     clock = row.get("solve_seconds", row.get("seconds"))
     cpu = row.get("cpu_seconds") or (clock and 2 * clock)
     return cpu and cpu / seeds
-
-
-def mean(numbers: Iterable[Any]) -> float:
-    """The mean of numbers, or of lists of them."""
-    return float(np.mean(list(numbers)))
 
 
 def on_test(model: Row) -> str:
@@ -90,30 +90,13 @@ def compared(results: Results) -> list[str]:
             own = rows(model)
             errors, cpu = [row["error"] for row in own], own[0].get("cpu")
             if model.get("end"):  # the cost of its rows, as their loss
-                cpu = mean(row["cpu"] for row in own)
+                cpu = np.mean([row["cpu"] for row in own])
             elif "curve" in model:
                 cpu = points(model)[-1][0]
             spread = max(errors) - min(errors) if len(own) > 1 else None
-            shown.append({**own[0], "error": mean(errors), "cpu": cpu, "spread": spread, "test": on_test(model)})
+            shown.append({**own[0], "error": np.mean(errors), "cpu": cpu, "spread": spread, "test": on_test(model)})
         lines += [f"## {task[0].upper()}{task[1:]}", *markdown_table(COLUMNS, shown)]
     return [*lines, NOTE]
-
-
-COLUMNS = (
-    Column("model", "model"),
-    Column("fitted", "found"),
-    Column("context or input", "reads"),
-    Column("MB", "bytes", ",.4g", 1e-6),
-    Column("TFLOP", "flops", ",.2f", 1e-12),
-    Column("CPU s", "cpu", ",.0f"),
-    Column("loss", "error", ".4g"),
-    Column("on test", "test"),
-    Column("range over seeds", "spread", ".2g"),
-)
-NOTE = (
-    "CPU seconds cover one seed and both cores: measured, or else twice wall-clock seconds. MB count the model in memory. "
-    "TFLOP count its training, by formula where there is one. ± is a standard error. An empty cell is not known."
-)
 
 
 def draw(path: Path = PICTURE) -> None:
@@ -143,7 +126,7 @@ def _draw(ax: Any, model: Row) -> tuple[float, float]:
     ax.plot(*zip(*shown, strict=True), **style, color=(colour := COLOURS[trained]))
     if not model.get("end"):
         return shown[-1]
-    end = mean(row["cpu"] for row in rows(model)), mean(row["error"] for row in rows(model))
+    end = np.mean([row["cpu"] for row in rows(model)]), np.mean([row["error"] for row in rows(model)])
     ax.plot(*zip(shown[-1], end, strict=True), linestyle=":", color=colour)
     ax.plot(*end, marker="o", markersize=5, color=colour, markerfacecolor="white")
     return end

@@ -32,7 +32,7 @@ from jexplicit.runs.devices import use_devices
 from jexplicit.runs.progress import console, stage
 from launch.blur.config import TasksConfig, TrainConfig, check
 from launch.kit.experiment import Experiment, Part, RunFolder, environment
-from launch.kit.views import Column, Lines, Results, Row, Table, groups, melt, points, where
+from launch.kit.views import Column, Lines, Results, Row, Table, groups, where
 
 _reported = (0, 1, 2, 5, 10, 15, 20, 30, 50, 100, 200, 400, 800)  # numbers of updates that have rows
 _shown = (1, 2, 5, 10, 20, 50, 100, 400)  # numbers of updates in tables
@@ -263,14 +263,16 @@ def _learning(results: Results) -> list[Row]:
     rows: list[Row] = []
     for event in results.events("curve"):
         for panel in ("plain", "normalised"):
-            rows += points(range(1, len(event["accuracy"])), event["accuracy"][1:], learner="learned rule", panel=panel)
+            found = {"x": range(1, len(event["accuracy"])), "y": event["accuracy"][1:]}
+            rows.append({"learner": "learned rule", "panel": panel, **found})
     for event in results.events("descent", "baseline"):
         optimizer, _, normalised = event["baseline"].partition(", ")
         series = {f"{optimizer}, best rate for each n": [event["best"]]}
         series |= {"sgd, all rates": event["curves"]} if optimizer == "sgd" else {}
         for label, curves in series.items():
             every = list(zip(*curves, strict=True))[1:]
-            rows += points(range(1, len(every) + 1), every, learner=label, panel=normalised or "plain")
+            found = {"x": range(1, len(every) + 1), "y": every}
+            rows.append({"learner": label, "panel": normalised or "plain", **found})
     return rows
 
 
@@ -279,9 +281,9 @@ DIGITS = ACCURACIES._replace(rows=_digits)
 _about = """Accuracies in % are means over learners with other initial synapses and minibatches. For each number of updates n,
 descent has the learning rate and hidden activation that are best on dev. *Normalised* networks normalise all layers over the
 minibatch, as the learned rule does, with trainable scales and shifts."""
-_all_rates = {"sgd, all rates": {"color": "#999999", "linewidth": 0.7}}
+_grey = {"sgd, all rates": "#999999"}
 _learning_axes = {"xlabel": "updates n", "xscale": "log", "ylabel": "test accuracy", "ylim": (0.3, 1.0)}
-_figure = Lines("learning", "x", "y", "learner", "panel", _learning, _all_rates, _learning_axes, size=(5, 3.9), sharey=True)
+_figure = Lines("learning", "x", "y", "learner", "panel", _learning, _grey, axes=_learning_axes, size=(5, 3.9), sharey=True)
 _differences = Table(
     [
         *(Column(name, name) for name in ("network", "activation", "precision")),
@@ -374,7 +376,6 @@ SPEED = Table(
 )  # fmt: skip
 _axes = {"xlabel": "updates n", "xscale": "log", "ylabel": "updates or FLOPs of Adam / of the rule", "yscale": "log"}
 _speeds = {"updates": "in updates and examples", "FLOPs": "in FLOPs"}
-_by_n = lambda results: melt(speed_lines(results), _speeds)  # noqa: E731
-_task_views = [SPEED, Lines("speed", "n", "value", "measure", rows=_by_n, axes=_axes, size=(6.5, 3.6))]
+_task_views = [SPEED, Lines("speed", "n", _speeds, "measure", rows=speed_lines, axes=_axes, size=(6.5, 3.6))]
 _title = "A learned rule on small tasks"
 TASKS_EXPERIMENT = Experiment("blur", TasksConfig, _measure_tasks, _task_views, check=_ready, title=_title)

@@ -39,7 +39,7 @@ from jexplicit.solvers.explicit import (
 from jexplicit.solvers.sweeps import SoftmaxFit, streamed_logits, tempered
 from launch.digits.config import Config
 from launch.kit.experiment import Part, RunFolder
-from launch.kit.views import Column, Lines, Results, Row, Section, Table, View, where
+from launch.kit.views import Column, Lines, Results, Row, Table, View, section, where
 
 Parts = Iterator[Part]
 Method = Callable[["Problem", str], Parts]
@@ -454,6 +454,6 @@ VIEWS: Sequence[View] = [
     _data_lines,
     _all,
     OPPONENTS._replace(note=_fair_note),
-    Lines("methods", "seconds", _error, row_name, axes=_log, legend="right"),
-    Section("Explicit, cold and warm", [PAPER]),
+    Lines("methods", "seconds", _error, row_name, axes=_log),
+    section("Explicit, cold and warm", PAPER),
 ]

@@ -30,7 +30,7 @@ from jexplicit.runs.files import read_texts, write_json
 from jexplicit.runs.loop import load_checkpoint
 from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.kit.views import Column, Lines, Results, Row, Table, Texts
+from launch.kit.views import Column, Lines, Results, Row, Table, texts
 from launch.networks import training
 from launch.networks.config import MLPConfig, TransformerConfig, checked
 from launch.networks.training import CURVES, Data, SplitData, train_model
@@ -274,7 +274,7 @@ def _curves(results: Results) -> list[Row]:
 
 _axes = {"xlabel": "TFLOP of training", "ylabel": "dev loss in windows"}
 _figure = Lines("curves", "TFLOP", "dev_loss", "label", rows=_curves, axes=_axes, size=(6.4, 4.2))
-_samples = Texts("Sampled documents", "samples.json")
+_samples = texts("Sampled documents", "samples.json")
 _of_windows: Any = {"check": _checked_with_devices, "title": "launch.networks: language models of windows"}
 _of_contexts: Any = {"check": checked, "title": "launch.networks mlp-lm"}
 MLP = Experiment("networks", MLPConfig, _measure_mlp, [training.RESULTS, CURVES, _samples], **_of_contexts)

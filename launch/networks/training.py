@@ -173,5 +173,5 @@ RESULTS = Table(
     note="Losses are means per example, in nats for cross-entropies, at the epoch with the lowest dev loss; steps and seconds "
     "are those of the whole training.",
 )
-_shown: Any = {"axes": {"xscale": "log", "yscale": "log", "ylabel": "dev loss"}, "size": (6.4, 4.2), "legend": "below"}
+_shown: Any = {"axes": {"xscale": "log", "yscale": "log", "ylabel": "dev loss"}, "size": (6.4, 4.2)}
 CURVES = Lines("curves", "step", "dev_loss", "name", rows=lambda results: results.events("epoch", "name", "epoch"), **_shown)

@@ -26,7 +26,7 @@ SECOND = "--coordinator localhost:1 --num-processes 2 --process-id 1"
 LINES = f"""
 lm --train {{text}} --corpus tfds:x | --train with --corpus tfds:x: give one of the two
 lm --corpus shards:{{tmp}} --tokenizer word | --tokenizer with --corpus shards:
-lm --corpus shards:{{tmp}} --limit 30 | give these flags to launch.shards
+lm --corpus shards:{{tmp}} --limit 30 | give these flags to jexplicit shards
 lm --corpus shards:nowhere --methods cold | --methods cold with --corpus shards:DIR: use --methods unigram bigram explicit ngram
 lm --corpus shards:nowhere | nowhere/tokenizer.model: choose bpe
 lm --corpus books | choose docs, text, shards:DIR or tfds:NAME
@@ -50,7 +50,7 @@ lm {TRAIN} --radios 3 | --radius
 lm --out {{tmp}} {TRAIN} | is not the folder of a run and holds
 lm --out {{run}} {TRAIN} | already holds a run: add --resume
 lm --out {{run}} --resume --vocab-size 7 | was run with vocab_size = None (now 7)
-lm --out {{digits}} --resume | is a run of launch.digits
+lm --out {{digits}} --resume | is a run of jexplicit digits
 lm --out {{damaged}} --resume | config.json is damaged
 sample --run {{run}} --radius 7 | has no model with radius 7: it has unigram_1
 next --run {{run}} --radius 0 | has no model with radius 0

@@ -77,7 +77,7 @@ def test_a_typo_suggests_the_nearest_name(capsys):
 def test_help_of_a_command_names_it_and_groups_its_flags(capsys):
     groups = {"lm": ("run", "text", "models", "processes"), "networks mlp-lm": ()}
     for name, titles in groups.items():
-        for flag, lines in (("--help", 60), ("--help-all", 999)):
+        for flag, lines in (("--help", 80), ("--help-all", 999)):
             with pytest.raises(SystemExit) as end:
                 cli.main([*name.split(), flag])
             printed = capsys.readouterr().out
