@@ -18,7 +18,7 @@ from icl.training import Recipe
 from jexplicit.runs.progress import stage
 from launch.icl import training
 from launch.icl.config import MarkovConfig, NoisyConfig, TaskDiversityConfig
-from launch.icl.training import COLOURS, LOSS, TEST, VALIDATION, experiment, measures, random_key
+from launch.icl.training import COLOURS, LOSS, MEASURES, TEST, VALIDATION, experiment, random_key
 from launch.kit.experiment import RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Table, means, where
 
@@ -159,7 +159,7 @@ def _noisy(config: NoisyConfig, folder: RunFolder) -> Iterator[Row]:
 
 
 _noise_note = "The best single layer is preconditioned descent (Ahn et al. 2023)."
-NOISY = experiment("noisy", _noisy, [measures(note=_noise_note)], title="Noise")
+NOISY = experiment("noisy", _noisy, [MEASURES._replace(note=_noise_note)], title="Noise")
 
 
 # A layer after few and many pretraining tasks (Raventós et al. 2023).

@@ -22,7 +22,7 @@ from jexplicit.runs.progress import stage
 from launch.icl import config as configs
 from launch.icl import training
 from launch.icl.config import LayerFlags, MultiStepConfig
-from launch.icl.training import BY_NAME, LOSS, TEST, VALIDATION, Model, Predictor, experiment, make_model, measures, random_key
+from launch.icl.training import BY_NAME, LOSS, MEASURES, TEST, VALIDATION, Model, Predictor, experiment, make_model, random_key
 from launch.kit.experiment import RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Table, figure, means, pivot, pivot_table, where
 
@@ -144,9 +144,9 @@ def _head_products(results: Results) -> list[str]:
 
 
 _softmax_note = "von Oswald et al. 2023, Fig. 11 and 12 (5000 steps): one head is worse than descent, two come close."
-_softmax_views = [measures(note=_softmax_note), training.loss_by_step("softmax", _heads), _head_products]
+_softmax_views = [MEASURES._replace(note=_softmax_note), training.loss_by_step("softmax", _heads), _head_products]
 SOFTMAX = experiment("softmax", _softmax, _softmax_views, title="Softmax")
-_deep_views = [measures(), training.loss_by_step("deep_softmax", _starts)]
+_deep_views = [MEASURES, training.loss_by_step("deep_softmax", _starts)]
 DEEP_SOFTMAX = experiment("deep-softmax", _deep_softmax, _deep_views, title="Layers of softmax attention")
 
 

@@ -335,7 +335,7 @@ attention weights that perform the reference, GD for one layer and GD++ for more
 constructed weights; *ridge* knows the noise. Cosines and differences compare with the reference."""
 BY_STEP = {"xlabel": "training step", "ylabel": f"validation {LOSS}", "yscale": "log"}
 Models = Mapping[str, str]  # names of trained models in files and events, by label
-_identity = ("experiment", "task", "layers", "heads", "recurrent", "dim", "context", "predictor", "start", "attention")
+_identity = ("experiment", "task", "layers", "heads", "recurrent", "dim", "context", "predictor", "start")
 
 
 def _over_seeds(results: Results) -> list[Row]:
@@ -344,16 +344,12 @@ def _over_seeds(results: Results) -> list[Row]:
     return [{**row, "losses": own} for row, own in zip(means(results.rows, _identity), losses, strict=True)]
 
 
-def curve(results: Results, model: str) -> list[Row]:
-    """The evaluations of a trained model by step, measures by seed."""
-    return sorted((e for e in results.events("evaluation", "model", "step") if e["model"] == model), key=lambda e: e["step"])
-
-
 def curves(results: Results, models: Models) -> list[Row]:
     """The evaluations of models as a series `trained`, and constant losses."""
     rows: list[Row] = []
+    evaluations = sorted(results.events("evaluation", "model", "step"), key=lambda e: e["step"])
     for label, model in models.items():
-        rows += [{"label": label, "series": "trained", **entry} for entry in curve(results, model)]
+        rows += [{"label": label, "series": "trained", **entry} for entry in where(evaluations, model=model)]
         found = {event["predictor"]: event["loss"] for event in results.events("reference") if event["model"] == model}
         rows += [{"label": label, "series": _names.get(name, name), "loss": loss} for name, loss in found.items()]
     return rows
@@ -386,24 +382,15 @@ def _rates(values: Any, form: str) -> str:
     return "" if values is None else ", ".join(f"{rate:{form}}" for rate in np.ravel(kept))
 
 
-_forms = {
-    ".5g": "initial_loss population_loss train_loss",
-    ".4f": "cosine model_difference prediction_difference",
-    ".3f": "sensitivity_own sensitivity_next sensitivity_other",
-}
+_differences = ("cosine", "model_difference", "prediction_difference")
 _measures = [
     Column("K", _layers), Column("heads", "heads"), Column("predictor", _predictor), Column("loss", _loss_with_range),
-    *(Column(name.replace("_", " "), name, form) for form, names in _forms.items() for name in names.split()),
+    Column("population loss", "population_loss", ".5g"),
+    *(Column(name.replace("_", " "), name, ".4f") for name in _differences),
     Column("η/N", lambda row: _rates(None if row.get("eta") is None else np.divide(row["eta"], row["context"]), ".4g")),
     Column("γ", lambda row: _rates(row.get("gamma"), ".3g")),
     Column("steps", lambda row: row["steps"] or None),
     Column("seconds", "seconds", ".0f"),
 ]  # fmt: skip
-
-
-def measures(*columns: Column, note: str = "") -> Table:
-    """A table of predictors and their measures, after other columns."""
-    return Table([*columns, *_measures], _over_seeds, note)
-
-
-COMPARISON = measures(note=_reading.replace("\n", " "))
+MEASURES = Table(_measures, _over_seeds)
+COMPARISON = MEASURES._replace(note=_reading.replace("\n", " "))
