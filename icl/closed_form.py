@@ -260,7 +260,7 @@ def _token_moments(tasks: Tasks, W: Matrix, probabilities: Matrix) -> TokenMomen
 
 
 def gaussian_tasks(tasks: Tasks) -> tuple[Float[np.ndarray, "M d"], Float[np.ndarray, " M"]]:
-    """2d² + 1 weighted tasks with five moments of `N(0, c² I)`, on the host (McNamee 1967)."""
+    """2d² + 1 weighted tasks with five moments of `N(0, c² I)` (McNamee 1967)."""
     d, eye = tasks.dim, np.eye(tasks.dim)
     i, j = np.triu_indices(d, 1)
     pairs = [a * eye[i] + b * eye[j] for a in (1, -1) for b in (1, -1)]
@@ -490,7 +490,7 @@ class DiversityCurve(NamedTuple):
 
 
 def diversity_curve(tasks: Tasks, W: Float[Any, "M d"], numbers: Numbers[int]) -> DiversityCurve:
-    """The best single layers for the first M tasks, and exact losses: on the host, in float64.
+    """The best single layers for the first M tasks: on the host, in float64.
 
     Args:
         tasks: their distribution, with noise.
@@ -530,7 +530,7 @@ def _weight_covariance(tasks: Tasks) -> Float[np.ndarray, "d d"]:
 
 
 def layer_losses(layer: AttentionLayer, few: FiniteTasks) -> tuple[float, float]:
-    """The exact losses of a layer on fresh tasks and on M, on the host in float64."""
+    """The exact losses of a layer on fresh tasks and on M."""
     W_K, W_Q, W_V, P = (np.asarray(leaf[0], np.float64) for leaf in layer)
     H = -few.tasks.context * np.einsum("ha,hbj->abj", (P @ W_V)[:, -1], (W_K.mT @ W_Q)[:, :, :-1])
     W = np.asarray(few.weights(), np.float64)

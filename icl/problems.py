@@ -26,7 +26,7 @@ from jexplicit.runs.devices import full_precision
 
 
 def copying_tokens(batch: Sequence) -> Float[Array, "width tokens *batch"]:
-    """Tokens `x_1, (0, .., 0, y_1), .., x_q`, features first, with unit codes of positions, 0 for the last."""
+    """Tokens `x_1, (0, .., 0, y_1), .., x_q`, features first, with unit codes."""
     if batch.Y.shape[1] != 1:
         raise ValueError(f"{batch.Y.shape[1]} outputs: separate tokens have one")
     x, y = transpose(batch.X), transpose(batch.Y)
@@ -128,7 +128,7 @@ def next_outputs(model: CausalModel, x: Int[Array, " T"]) -> Float[Array, "T k"]
 
 
 def init_model(key: Array, states: int, length: int, *, start: bool = False, dtype: Any = None) -> CausalModel:
-    """Two layers of one head and width 16, of small random weights; `start` adds a start symbol."""
+    """Two layers of width 16, small random weights; `start` adds a start symbol."""
     key_e, key_layers, key_r = jax.random.split(key, 3)
     heads = init_layers(key_layers, 16, layers=2, scale=0.2, dtype=dtype)
     embedding = jax.random.normal(key_e, (states + start, 16), heads.P.dtype) / 16**0.5
@@ -268,7 +268,7 @@ _far = 1000.0  # exp(-1000) is zero in float64
 
 
 def induction_model(states: int, length: int, alpha: Any) -> CausalModel:
-    """Weights whose outputs are the posterior mean of a chain, `(n_ij + α_j) / (n_i + Σ α)`, not logits."""
+    """Weights whose outputs are the posterior mean, `(n_ij + α_j) / (n_i + Σ α)`, not logits."""
     k, dtype = states, jnp.zeros(()).dtype
     if k < 2 or length < 1:
         raise ValueError(f"{k} states, length {length}: use at least 2 states, and a length of at least 1")

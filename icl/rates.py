@@ -1,4 +1,4 @@
-"""The best rates of layers of GD and GD++, from the eigenvalues of contexts: on the host, in float64."""
+"""The best rates of GD and GD++, on the host, from eigenvalues of contexts."""
 
 from typing import Any, NamedTuple
 
@@ -38,7 +38,7 @@ class Spectrum(NamedTuple):
 
 
 def context_eigenvalues(key: Array, tasks: Tasks, number: int) -> tuple[Float[np.ndarray, "T d"], Float[np.ndarray, "T d"]]:
-    """The eigenvalues λ_i of XᵀX of fresh contexts, smallest first, and `u_iᵀ L u_i`, in float64 [number, d].
+    """The eigenvalues λ_i of XᵀX of fresh contexts, ascending, and `u_iᵀ L u_i`.
 
     Raises:
         ValueError: fewer than one context.
@@ -181,7 +181,7 @@ def residual(values: Float[np.ndarray, "*n"], eta: Any, gamma: Any, N: int) -> F
 
 
 def _residual_slopes(values: np.ndarray, rates: np.ndarray, directions: np.ndarray, N: int) -> Float[np.ndarray, "p n"]:
-    """The derivatives of `r(λ)` along p changes of the rates η and γ [2, K]."""
+    """The derivatives of `r(λ)` along p directions of η and γ."""
     a = r = np.ones_like(values)
     da = dr = np.zeros((len(directions), len(values)))
     for (eta, gamma), (d_eta, d_gamma) in zip(rates.T, directions.T, strict=True):
@@ -255,7 +255,7 @@ def spectral_errors(values: Float[np.ndarray, "*n"], weights: Any, eta: Any, gam
 
 
 def _error_factors(values: np.ndarray, weights: Any, tasks: Tasks) -> list[Any]:
-    """The factors of `r` and, of noisy tasks, of `1 - r`, which is 0 where λ = 0."""
+    """The factors of `r` and, with noise, of `1 - r`."""
     scale = np.sqrt(tasks.outputs / 2 * np.asarray(weights))
     positive = np.where(values > 0, values, np.inf)
     return [tasks.weight_scale * scale, *([tasks.noise * scale / np.sqrt(positive)] if tasks.noise else [])]
@@ -333,7 +333,7 @@ def _starts(best: np.ndarray, K: int, rng: np.random.Generator) -> list[np.ndarr
 
 
 def _minimise(start: np.ndarray, units: np.ndarray, law: Spectrum, tasks: Tasks) -> tuple[float, np.ndarray]:
-    """The least sum of squares over rates in these units, from a start, and its rates."""
+    """The least sum of squares from a start, and its rates."""
     free = np.zeros(start.shape, bool)
     free[:, : units.shape[1]] = units.any(axis=1, keepdims=True) if start.shape[1] == 1 else units != 0
     directions = np.eye(start.size)[free.ravel()].reshape(-1, *start.shape)[..., : units.shape[1]] * units

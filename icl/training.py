@@ -83,7 +83,7 @@ class TrainingResult(NamedTuple):
 
 
 def blocked_gradient(params: Any, batch: Any, loss: Callable[[Any, Any], Array], *, block: int) -> tuple[Float[Array, ""], Any]:
-    """The mean loss of a batch and its gradient, over blocks of tasks that divide it."""
+    """The mean loss of a batch and its gradient, over blocks of tasks."""
     B = jax.tree.leaves(batch)[0].shape[-1]
     gradient = jax.value_and_grad(loss)
 
@@ -220,7 +220,7 @@ def train_layers(
 
 
 def _default_block(batch: int, on_cpu: bool) -> int:
-    """The largest divisor of the batch up to 128 on a CPU, else the whole batch."""
+    """The largest divisor up to 128 on a CPU, else the whole batch."""
     return max(n for n in range(1, min(batch, 128) + 1) if batch % n == 0) if on_cpu else batch
 
 

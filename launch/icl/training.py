@@ -136,7 +136,7 @@ Predict = Callable[[Any, Sequence], Array]  # weights and a batch -> [m, B]
 
 
 class Predictor(NamedTuple):
-    """A function of weights and a batch, compiled once for all its weights, and fields of its row."""
+    """A function of weights and a batch, and fields of its row."""
 
     name: str
     predict: Predict
@@ -253,10 +253,10 @@ def trained_layers(
     heads: int = 1,
     steps: int | None = None,
 ) -> list[Predictor]:
-    """Layers of every seed, trained now or earlier in this run; recurrent ones with the rates of the nearest descent.
+    """Layers of every seed, trained now or earlier in this run.
 
-    start: the weights of a warm start; default, random ones. problem: default, that of the flags. Evaluations are 100 steps
-    apart, or 1/200 of a longer training.
+    start: the weights of a warm start; default, random ones. problem: default, that of the flags, where recurrent layers have
+    the rates of the nearest descent. Evaluations are 100 steps apart, or 1/200 of a longer training.
     """
     tasks, begin = model.tasks, "cold" if start is None else "warm"
     sizes: Any = {"width": tasks.dim + tasks.outputs, "layers": model.free, "heads": heads}
