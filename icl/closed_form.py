@@ -304,7 +304,7 @@ def all_heads_solution(moments: TokenMoments) -> Float[Array, "D D d"]:
     return _all_heads(moments)
 
 
-def _all_heads(moments: TokenMoments) -> Matrix:
+def _all_heads(moments: TokenMoments) -> Any:
     (ZZ, Zw, *_), D = moments, len(moments.ZZ)
     a, b = np.triu_indices(D)  # Z is symmetric
     xp, place = ZZ.__array_namespace__(), np.zeros((D, D), int)

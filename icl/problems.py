@@ -268,7 +268,7 @@ _far = 1000.0  # exp(-1000) is zero in float64
 
 
 def induction_model(states: int, length: int, alpha: Any) -> CausalModel:
-    """Weights whose outputs are the posterior mean, `(n_ij + α_j) / (n_i + Σ α)`, not logits."""
+    """Weights whose outputs are the posterior mean of a chain, not its logits."""
     k, dtype = states, jnp.zeros(()).dtype
     if k < 2 or length < 1:
         raise ValueError(f"{k} states, length {length}: use at least 2 states, and a length of at least 1")

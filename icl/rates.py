@@ -311,7 +311,8 @@ def optimal_polynomials(
         units *= 4 / (3 * law.bound) * (9.0 ** np.arange(K) if plus_plus and not tied else 1)
         solved = [_minimise(start, units, law, tasks) for start in _starts(rates, K, rng)]
         loss, rates = min(solved, key=lambda pair: pair[0])
-        found.append(Polynomial(*(units * rates[:, :K]), loss))
+        eta, gamma = units * rates[:, :K]
+        found.append(Polynomial(eta, gamma, loss))
     for K in range(fitted + 1, layers + 1):
         found.append(_deepen(found[-1], law, tasks, K))
     return found
@@ -334,28 +335,29 @@ def _starts(best: np.ndarray, K: int, rng: np.random.Generator) -> list[np.ndarr
 
 def _minimise(start: np.ndarray, units: np.ndarray, law: Spectrum, tasks: Tasks) -> tuple[float, np.ndarray]:
     """The least sum of squares from a start, and its rates."""
-    free = np.zeros(start.shape, bool)
-    free[:, : units.shape[1]] = units.any(axis=1, keepdims=True) if start.shape[1] == 1 else units != 0
-    directions = np.eye(start.size)[free.ravel()].reshape(-1, *start.shape)[..., : units.shape[1]] * units
+    free, K = np.zeros(start.shape, bool), units.shape[1]
+    free[:, :K] = units.any(axis=1, keepdims=True) if start.shape[1] == 1 else units != 0
+    directions = np.eye(start.size)[free.ravel()].reshape(-1, *start.shape)[..., :K] * units
     of_r, *of_noise = _error_factors(law.values, law.weights, tasks)
 
-    def rates(theta: np.ndarray) -> np.ndarray:
-        full = start.copy()
-        full[free] = theta
-        return full
+    def full(theta: np.ndarray) -> np.ndarray:
+        rates = start.copy()
+        rates[free] = theta
+        return rates
 
     def errors(theta: np.ndarray) -> np.ndarray:
-        return spectral_errors(law.values, law.weights, *(units * rates(theta)[:, : units.shape[1]]), tasks).ravel()
+        eta, gamma = units * full(theta)[:, :K]
+        return spectral_errors(law.values, law.weights, eta, gamma, tasks).ravel()
 
     def slopes(theta: np.ndarray) -> np.ndarray:
-        dr = _residual_slopes(law.values, units * rates(theta)[:, : units.shape[1]], directions, tasks.context)
+        dr = _residual_slopes(law.values, units * full(theta)[:, :K], directions, tasks.context)
         return np.concatenate([of_r * dr, *(-factor * dr for factor in of_noise)], axis=1).T
 
     with np.errstate(over="ignore", invalid="ignore"):  # of steps that the solver rejects
         if not np.isfinite(errors(start[free])).all():
             return np.inf, start
         found = scipy.optimize.least_squares(errors, start[free], slopes, ftol=1e-7, xtol=1e-9, max_nfev=60)
-    return 2 * float(found.cost), rates(found.x)
+    return 2 * float(found.cost), full(found.x)
 
 
 def _deepen(best: Polynomial, law: Spectrum, tasks: Tasks, K: int) -> Polynomial:

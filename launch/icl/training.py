@@ -274,12 +274,13 @@ def trained_layers(
     references = {what: float(np.mean(found.loss)) for what, found in theirs.items()}
     name, init = name or f"{begin}_{model_name(model.row(''))}", cold if start is None else lambda key: start
     members = train(config, folder, name, init, trained, recipe, evaluate, references, steps=steps, every=every)
-    found = [Predictor("trained", trained.predict, layers, {**e, "start": begin, "heads": heads}) for layers, e in members]
-    if problem is None and model.recurrent:
-        rates = jax.jit(functools.partial(attention.descent_rates, dim=tasks.dim, context=tasks.context))
-        for one in found:
-            eta, gamma = map(float, rates(jax.tree.map(lambda leaf: leaf[0], one.weights)))
-            one.about.update(eta=eta, gamma=gamma if model.layers > 1 else None)
+    rates, found = jax.jit(functools.partial(attention.descent_rates, dim=tasks.dim, context=tasks.context)), []
+    for layers, entry in members:
+        about = {**entry, "start": begin, "heads": heads}
+        if problem is None and model.recurrent:
+            eta, gamma = map(float, rates(jax.tree.map(lambda leaf: leaf[0], layers)))
+            about |= {"eta": eta, "gamma": gamma if model.layers > 1 else None}
+        found.append(Predictor("trained", trained.predict, layers, about))
     return found
 
 

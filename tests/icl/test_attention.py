@@ -71,12 +71,12 @@ def test_a_stack_is_the_loop_of_the_paper(context, softmax):
     for layers in (1, 2):
         weights = random_layers(1, 6, layers, 2)
         ours = np.asarray(predict_batch(weights, batch, depth=2, softmax=softmax))
-        for task_n, one in enumerate(ones_of(batch)):
+        for number, one in enumerate(ones := ones_of(batch)):
             E = np.asarray(tokens(one))
             for n in range(2):
                 E = attention_layer(E, heads_of(weights, min(n, layers - 1)), softmax_of_scores=softmax)
-            np.testing.assert_allclose(ours[:, task_n], -E[-1, 4:], **EXACT)
-        np.testing.assert_allclose(predict(weights, one, depth=2, softmax=softmax), ours[:, -1], **EXACT)
+            np.testing.assert_allclose(ours[:, number], -E[-1, 4:], **EXACT)
+        np.testing.assert_allclose(predict(weights, ones[-1], depth=2, softmax=softmax), ours[:, -1], **EXACT)
 
 
 def test_softmax_layers_are_linear_ones_on_keys_that_are_centred():
