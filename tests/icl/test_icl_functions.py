@@ -1,4 +1,4 @@
-"""What functions of icl refuse, and how they behave under jit, vmap and grad and as accelerators run them."""
+"""What functions of icl refuse, and how accelerators run them."""
 
 import functools
 from collections.abc import Callable
@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import jaxtyping
 import numpy as np
-from drawn import task, two_classes
-from tables import each_row, refuse
+from drawn import two_classes
+from tables import refuse
 
 import icl
 from icl import blur
@@ -141,33 +141,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_compiled(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users run it: the type hook of the tests comes first
     monkeypatch.delenv("JEXPLICIT_DATA_DIR", raising=False)
     refuse(refusals())
-
-
-def test_the_order_of_the_context_the_answer_and_other_tasks_do_not_matter_and_precision_little():
-    STACK = filled(icl.init_layers, 4, layers=2, heads=2)
-
-    def layers(batch, **options):
-        return icl.predict_batch(jax.tree.map(lambda leaf: jnp.asarray(leaf, batch.X.dtype), STACK), batch, **options)
-
-    def check(name, predictor):
-        predictor, batch = jax.jit(predictor), jax.tree.map(np.asarray, task(0, 3, 5, 1, (4,)))
-        whole = predictor(jax.device_put(batch))
-        other = jax.tree.map(lambda leaf: np.concatenate([leaf[..., 1:3], leaf[..., :2] + 1], axis=-1), batch)
-        turned = batch._replace(X=batch.X[::-1], Y=batch.Y[::-1], y_q=batch.y_q + 5)
-        np.testing.assert_allclose(predictor(turned), whole, rtol=1e-10, atol=1e-11)  # float64, hundreds of terms of order 1
-        few = np.asarray(predictor(jax.device_put(other)))[:, :2]
-        np.testing.assert_allclose(few, np.asarray(whole)[:, 1:3], rtol=1e-10, atol=1e-11)
-        single = predictor(jax.device_put(jax.tree.map(lambda leaf: leaf.astype("f4"), batch)))
-        assert single.dtype == jnp.float32
-        np.testing.assert_allclose(single, whole, rtol=1e-4, atol=1e-4)  # a few hundred roundings of 6e-8
-
-    rows = [
-        ("attention", functools.partial(layers, clip=2.0)),
-        ("softmax", functools.partial(layers, softmax=True)),
-        ("gd++", icl.vmap_tasks(lambda one: icl.gd_plus_plus(one, 0.5, 0.05, steps=3)[-1])),
-        ("ridge", icl.vmap_tasks(lambda one: icl.ridge(one, 0.5))),
-    ]
-    each_row(check, rows)
 
 
 def test_contractions_are_products_of_matrices_and_so_is_their_gradient_as_accelerators_compute_them_too(elsewhere):

@@ -94,7 +94,7 @@ def test_an_interrupted_run_resumes_exactly_and_by_its_own_experiment(tmp_path, 
         patch.setattr(RunFolder, "log", interrupted(RunFolder.log, 8))
         assert main("icl multi-step --preset tiny --devices 1", tmp_path) == 130
     assert main("icl one-step --resume", tmp_path) == 2
-    assert "is a run of launch.icl multi-step" in " ".join(capsys.readouterr().err.split())
+    assert "is a run of jexplicit icl multi-step" in " ".join(capsys.readouterr().err.split())
     assert main("icl multi-step --resume", tmp_path) == 0
     assert without_costs(tmp_path) == without_costs(run("multi-step"))
 
