@@ -267,16 +267,6 @@ def test_links_lead_to_files_and_headings():
             assert not heading or heading in map(anchor, headings), f"{page}: {target}#{heading}"
 
 
-def test_commands_pages_and_figures_are_shown():
-    listed = re.findall(r"^\| `jexplicit ([a-z-]+)", (ROOT / "docs/commands.md").read_text(), re.M)
-    assert sorted(listed) == sorted(cli.COMMANDS)
-    site = (ROOT / "mkdocs.yml").read_text()
-    pages = [path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")]
-    assert not [page for page in pages if not re.search(rf"[: ]{re.escape(page)}$", site, re.M)]
-    shown = {name for page in DOCS for name in re.findall(r"!\[[^\]]+\]\((?:docs/)?(\w+\.png)\)", page.read_text())}
-    assert shown == {path.name for path in ROOT.glob("docs/*.png")}
-
-
 def test_names_that_pages_write_as_code_can_be_imported():
     pages = [page.read_text() for page in DOCS if page.name != "CHANGELOG.md"]
     names = {name for text in pages for name in re.findall(r"`((?:icl|jexplicit|tools)(?:\.\w+)+)`", text)}

@@ -36,30 +36,30 @@ def chosen(results: str, where: Row, event: str = "") -> list[Row]:
     return own
 
 
-def rows(model: Row) -> list[Row]:
-    """The rows of a model, with loss and CPU seconds of one seed."""
-    about = {"model": model["name"], "reads": model["reads"], "found": "trained" if model.get("trained") else "without SGD"}
-    known = model.get("known", {})
+def measured(model: Row) -> dict[str, Any]:
+    """A row of a model, with loss, CPU seconds, test; its points and end."""
+    trained, known = model.get("trained", False), model.get("known", {})
+    about = {"model": model["name"], "reads": model["reads"], "found": "trained" if trained else "without SGD"}
     if not model["results"]:
-        return [{**about, "error": model["loss"], **known}]
+        return {**about, "error": model["loss"], **known}
     own = chosen(model["results"], model["where"])
     together = Counter(row.get("run") for row in own)  # rows of one run were trained together
-    costs = [{"error": row[model["loss"]], "cpu": cpu_seconds(row, together[row.get("run")])} for row in own]
-    return [{**row, **about, **cost, **known} for row, cost in zip(own, costs, strict=True)]
-
-
-def points(model: Row) -> list[tuple[Any, Any]]:
-    """CPU seconds, or seconds on an H100, and loss, of a point or curve."""
-    own = rows(model)
-    if "curve" not in model:
-        return [(own[0]["seconds" if model.get("trained") else "cpu"], np.mean([row["error"] for row in own]))]
-    event, field = model["curve"]
-    entries = chosen(model["results"], model["where"], event)
-    if not model.get("trained"):
-        return [(own[0]["cpu"], np.mean([row[field] for row in entries]))]
-    steps = groups(entries, lambda row: row.get("step", row.get("epoch")))
-    seconds = {step: np.mean([cpu_seconds(row, np.size(row[field])) for row in own]) for step, own in steps.items() if step}
-    return [(cpu, np.mean([row[field] for row in steps[step]])) for step, cpu in seconds.items()]
+    errors, costs = zip(*((row[model["loss"]], cpu_seconds(row, together[row.get("run")])) for row in own), strict=True)
+    found = {**own[0], **about, "error": np.mean(errors), "cpu": costs[0], "test": on_test(model), **known}
+    found |= {"spread": max(errors) - min(errors)} if len(own) > 1 else {}
+    found["points"] = [(own[0].get("seconds") if trained else found["cpu"], found["error"])]
+    if "curve" in model:
+        event, field = model["curve"]
+        entries = chosen(model["results"], model["where"], event)
+        found["points"] = [(found["cpu"], np.mean([row[field] for row in entries]))]
+    if "curve" in model and trained:
+        steps = groups(entries, lambda row: row.get("step", row.get("epoch")))
+        seconds = {step: np.mean([cpu_seconds(row, np.size(row[field])) for row in own]) for step, own in steps.items() if step}
+        found["points"] = [(cpu, np.mean([row[field] for row in steps[step]])) for step, cpu in seconds.items()]
+        found["cpu"] = found["points"][-1][0]
+    if model.get("end"):  # the cost and the loss of its rows, where its curve is measured in another way
+        found |= {"cpu": np.mean(costs), "end": (np.mean(costs), found["error"])}
+    return found
 
 
 def cpu_seconds(row: Row, seeds: int) -> Any:
@@ -83,20 +83,8 @@ def on_test(model: Row) -> str:
 
 def compared(results: Results) -> list[str]:
     """The tables of docs/results.md, a row for every model."""
-    lines = []
-    for task, models in TASKS.items():
-        shown = []
-        for model in models:
-            own = rows(model)
-            errors, cpu = [row["error"] for row in own], own[0].get("cpu")
-            if model.get("end"):  # the cost of its rows, as their loss
-                cpu = np.mean([row["cpu"] for row in own])
-            elif "curve" in model:
-                cpu = points(model)[-1][0]
-            spread = max(errors) - min(errors) if len(own) > 1 else None
-            shown.append({**own[0], "error": np.mean(errors), "cpu": cpu, "spread": spread, "test": on_test(model)})
-        lines += [f"## {task[0].upper()}{task[1:]}", *markdown_table(COLUMNS, shown)]
-    return [*lines, NOTE]
+    tasks = {f"## {task[0].upper()}{task[1:]}": map(measured, models) for task, models in TASKS.items()}
+    return [*(line for task, rows in tasks.items() for line in (task, *markdown_table(COLUMNS, rows))), NOTE]
 
 
 def draw(path: Path = PICTURE) -> None:
@@ -119,17 +107,17 @@ def draw(path: Path = PICTURE) -> None:
 
 def _draw(ax: Any, model: Row) -> tuple[float, float]:
     """Draw a model; the point where its name stands."""
-    shown, trained = points(model), model.get("trained", False)
+    found, trained = measured(model), model.get("trained", False)
+    shown = found["points"]
     style: Any = {"linewidth": 0.8} if len(shown) > 50 else {"marker": "o", "markersize": 3 if len(shown) > 1 else 5}
     if trained and len(shown) == 1:
         style |= {"marker": "D", "markerfacecolor": "white"}
     ax.plot(*zip(*shown, strict=True), **style, color=(colour := COLOURS[trained]))
-    if not model.get("end"):
+    if "end" not in found:
         return shown[-1]
-    end = np.mean([row["cpu"] for row in rows(model)]), np.mean([row["error"] for row in rows(model)])
-    ax.plot(*zip(shown[-1], end, strict=True), linestyle=":", color=colour)
-    ax.plot(*end, marker="o", markersize=5, color=colour, markerfacecolor="white")
-    return end
+    ax.plot(*zip(shown[-1], found["end"], strict=True), linestyle=":", color=colour)
+    ax.plot(*found["end"], marker="o", markersize=5, color=colour, markerfacecolor="white")
+    return found["end"]
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ addresses of numbers.
 
 import difflib
 import functools
+import itertools
 import pkgutil
 import re
 import sys
@@ -110,11 +111,16 @@ def commands(names: str) -> str:
 
 @functools.cache
 def kept(*names: str) -> Results:
-    """Results of docs/results/: rows with configuration, `file` and `run`."""
-    runs = [(name, n, run) for name in names for n, run in enumerate(read_results(name))]
-    rows = [{**run["config"], **run["shared"], **row, "file": name, "run": n} for name, n, run in runs for row in run["rows"]]
-    events: dict[str, list[Row]] = {}
-    for _, _, run in runs:
+    """Results of docs/results/: rows with further flags, `file` and `run`."""
+    rows, events, runs = (
+        list[Row](),
+        dict[str, list[Row]](),
+        [(name, *one) for name in names for one in enumerate(read_results(name))],
+    )
+    for name, n, run in runs:
+        known = set(itertools.chain(*run["rows"]))
+        about = {field: value for field, value in run["config"].items() if field not in known} | run["shared"]
+        rows += [{**about, **row, "file": name, "run": n} for row in run["rows"]]
         for event, entries in run.get("events", {}).items():
             events.setdefault(event, []).extend(entries)
     return Results(RESULTS, runs[0][2]["config"] if runs else {}, rows, events)

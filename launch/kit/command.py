@@ -41,15 +41,14 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 _general = "general"
-_flat = (tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff)  # --epochs, not --training.epochs
 _alone = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # --quiet without --no-quiet
 
 
 def command_name() -> str:
     """The command of this process, such as `jexplicit lm`."""
     program = Path(sys.argv[0])
-    name = program.parent.name if program.stem == "__main__" else program.stem.replace("_", "-")
-    return program.name if program.name.startswith("jexplicit ") else f"jexplicit {name}"
+    name = program.parent.name if program.stem == "__main__" else program.stem
+    return program.name if program.name.startswith("jexplicit ") else f"jexplicit {name.replace('_', '-')}"
 
 
 def as_installed(text: str) -> str:
@@ -122,22 +121,18 @@ def _helps(config: type) -> dict[str, str]:
 
 def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str, description: str, presets: Iterable[str]) -> C:
     """The config of a command line; `--help`, `--help-all` (tyro's) and errors end the process."""
-    groups = itertools.groupby(flags(config, default, presets), lambda flag: flag.group)
-    known = {group: list(own) for group, own in groups}
+    known = flags(config, default, presets)
     if {"-h", "--help"} & {*argv}:
-        lines = [line for group, own in known.items() for line in (f"{group}:", *map(_short_help, own))]
+        groups = itertools.groupby(known, lambda flag: flag.group)
+        lines = [line for group, own in groups for line in (f"{group}:", *map(_short_help, own))]
         print(f"usage: {prog} [OPTIONS]", description, "\n".join(lines), sep="\n\n")
         raise SystemExit(0)
-    parts = []
-    for group, own in known.items():  # a dataclass for each
-        hints = [Annotated[flag.hint, tyro.conf.arg(help=flag.help)] for flag in own]
-        fields = [(flag.name, hint, dataclasses.field(default=flag.value)) for flag, hint in zip(own, hints, strict=True)]
-        parts.append((group, dataclasses.make_dataclass(group, fields, kw_only=True, frozen=True)))
-    kind = dataclasses.make_dataclass(config.__name__, parts, frozen=True)
+    hints = [Annotated[flag.hint, tyro.conf.arg(help=flag.help)] for flag in known]
+    fields = [(flag.name, hint, dataclasses.field(default=flag.value)) for flag, hint in zip(known, hints, strict=True)]
+    kind = dataclasses.make_dataclass(config.__name__, fields, kw_only=True, frozen=True)
     given = ["--help" if word == "--help-all" else word for word in argv]
-    found: Any = tyro.cli(kind, prog=prog, args=given, description=description, config=_flat)
-    values = {name: value for group in vars(found).values() for name, value in vars(group).items()}
-    return config(**{field.name: values[field.name] for field in dataclasses.fields(config)})  # pyright: ignore[reportArgumentType]
+    found: Any = tyro.cli(kind, prog=prog, args=given, description=description, config=(tyro.conf.HelptextFromCommentsOff,))
+    return config(**{field.name: getattr(found, field.name) for field in dataclasses.fields(config)})  # pyright: ignore[reportArgumentType]
 
 
 def _short_help(flag: Flag) -> str:
@@ -317,14 +312,14 @@ def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
 
 def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator["TextModel"]:
     """The chosen models of a run or export; `best`: the best on dev."""
-    from jexplicit.lm.checkpoints import import_model, load_row, model_file, model_rows
+    from jexplicit.lm.checkpoints import load_model, load_row, model_file, model_rows
 
     wanted = {f.name: getattr(choices, f.name) for f in dataclasses.fields(ModelChoices) if getattr(choices, f.name)}
-    if not is_input(path := model_file(run)):
+    if not is_input(model_file(run)):
         rows = model_rows(run, **wanted)
         yield from (load_row(run, row) for row in (sorted(rows, key=lambda row: row["dev_perplexity"])[:1] if best else rows))
         return
-    about = (saved := import_model(path)).about
+    about = (saved := load_model(run)).about
     if other := [f"{name} {about.get(name)}" for name, values in wanted.items() if about.get(name) not in values]:
         remedy = f"leave out --{', --'.join(wanted)}, or give its run folder"
         raise ValueError(f"{run} holds one model, with {', '.join(other)}: {remedy}")

@@ -35,7 +35,7 @@ _libraries = ("flax", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "sc
 
 
 class RunFolder:
-    """The folder of a run, locked against other runs as long as this object lives.
+    """The folder of a run, locked against other runs while it is open.
 
     Of several processes the first one writes; all of them have the same rows in memory. resume: continue a run of the same
     configuration, except for `extend` and fields that do not affect results. ValueError: a folder with other files, with a run

@@ -85,7 +85,7 @@ def means(rows: Iterable[Row], by: Sequence[str]) -> list[Row]:
 
 
 def pivot(rows: Iterable[Row], by: str, across: Field) -> list[Row]:
-    """A line per value of `by`, with field F of a row of `across` V as `V F`."""
+    """A line per `by`, with field F of across = V as `V F`."""
     lines: dict[Any, dict[str, Any]] = {}
     for row in rows:
         line, key = lines.setdefault(row[by], {by: row[by]}), _getter(across)(row)
@@ -307,8 +307,9 @@ class Lines(NamedTuple):
 
         across, own = frame[frame.x.isna()], frame.dropna()
         few = own.groupby(["hue", "panel"]).x.nunique().max() <= _few
-        looks = dict(zip(frame.hue.unique(), itertools.product(("", (1, 1), (5, 1, 1, 1)), COLOURS), strict=False))
-        dashes = {hue: line if hue in set(own.hue) else (4, 2) for hue, (line, _) in looks.items()}
+        free = itertools.cycle(itertools.product(("", (1, 1), (5, 1, 1, 1)), COLOURS))
+        looks = dict(zip(frame.hue.unique(), free, strict=False))
+        dashes: dict[str, Any] = {hue: line if hue in set(own.hue) else (4, 2) for hue, (line, _) in looks.items()}
         palette = {hue: self.colours.get(hue, colour) for hue, (_, colour) in looks.items()}
         panels = list(frame.panel.unique())
         grid = sns.relplot(
@@ -319,14 +320,16 @@ class Lines(NamedTuple):
         )  # fmt: skip
         labels = [field.replace("_", " ") if isinstance(field, str) else "" for field in (self.x, self.y)]
         for title, ax in grid.axes_dict.items():
-            for hue, levels in across[across.panel == title].groupby("hue"):
-                ax.axhline(levels.y.mean(), color=palette[hue], dashes=(4, 2), linewidth=1)
+            for hue in across.hue[across.panel == title].unique():
+                level = across.y[(across.panel == title) & (across.hue == hue)].mean()
+                ax.axhline(level, color=palette[hue], dashes=(4, 2), linewidth=1)
             texts = {"title": title, "xlabel": labels[0], "ylabel": labels[1]}
             ax.set(**texts | {**self.axes, **self.by_panel.get(title, {})})
             if ax.get_xscale() == "log":
                 log_ticks(ax, "x", set(own.x[own.panel == title]))
             else:
-                ax.xaxis.get_major_locator().set_params(integer=not (own.x % 1).any())  # such as layers
+                locator: Any = ax.xaxis.get_major_locator()
+                locator.set_params(integer=not (own.x % 1).any())  # such as layers
             if ax.get_yscale() == "log":
                 log_ticks(ax)
         if grid.legend:

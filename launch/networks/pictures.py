@@ -311,7 +311,7 @@ _against = {"normalisation": "hidden layers", "initializers": "factor on the wei
 def _curves(results: Results) -> list[Row]:
     """Dev accuracy by epoch, or test accuracy by number."""
     numbered = [row for row in results.rows if row.get("value") is not None]
-    rows = [
+    rows: list[Row] = [
         {"x": row["value"], "y": 100 * row["test_accuracy"], "hue": row["group"], "panel": f"by {_against[row['comparison']]}"}
         for row in numbered
         if row.get("test_accuracy") is not None

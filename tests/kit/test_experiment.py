@@ -116,6 +116,14 @@ def test_rows_are_written_as_they_come_and_found_again(tmp_path, monkeypatch):
     assert rows == read_rows(path) == read_rows("~/runs/demo") == opened(path, resume=True).rows()
 
 
+def test_the_command_of_a_run_has_the_flags_of_its_continuations(tmp_path, monkeypatch):
+    for words in (["some", "--steps", "3"], ["some", "--resume", "--numbers", "1"]):
+        monkeypatch.setattr("sys.argv", ["jexplicit lm", *words])
+        opened(tmp_path, resume="--resume" in words).add_rows([{}])
+    command = json.loads((tmp_path / "environment.json").read_text())["command"]
+    assert command == "jexplicit lm some --steps 3 --resume --numbers 1".split()
+
+
 def test_a_run_is_continued_by_its_experiment_and_fields_to_extend_may_change(tmp_path):
     opened(tmp_path).add_rows([{"n": 1}])
     more = {"resume": True, "numbers": (1, 2, 4)}

@@ -106,7 +106,10 @@ def test_lines_are_means_with_a_band_and_a_row_without_x_is_a_level(tmp_path, dr
     np.testing.assert_array_equal(level.get_ydata(), [3, 3])
     assert len({line.get_color() for line in (a, b, level)}) == 3 and (tmp_path / "figures" / "x.png").exists()
     drawn.clear()
-    assert Lines("x", "K", "loss")(Results(tmp_path, {}, [])) == [] and not drawn
+    assert Lines("x", "K", "loss")(Results(tmp_path, {}, [])) == Lines("x", "K", "loss")(Results(tmp_path, {}, rows[-2:])) == []
+    assert not drawn
+    Lines("x", "of", "loss", "of")(Results(tmp_path, {}, [{"of": n, "loss": n} for n in range(30)]))
+    assert len(drawn[0].legends[0].get_texts()) == 30  # there are fewer colours
 
 
 def test_curves_and_lists_over_seeds_are_drawn_in_panels_with_one_legend(tmp_path, drawn):
