@@ -103,7 +103,8 @@ def exact_moments(tasks: Tasks, *, factor: Float[Array, "d d"] | None = None, C:
 
 def _exact_moments(tasks: Tasks, A: Matrix, C: Matrix) -> Moments:
     """The moments in the arrays of A and C, JAX's or NumPy's."""
-    xp, N, L, inner = A.__array_namespace__(), tasks.context, A @ A.T, A.T @ C @ A
+    xp, N = A.__array_namespace__(), tasks.context
+    L, inner = A @ A.T, A.T @ C @ A
     fourth = 2 * inner + inner.trace() * xp.eye(len(A), dtype=A.dtype) + (tasks.kurtosis - 3) * xp.diag(xp.diag(inner))
     return Moments(L, C, (1 - 1 / N) * L @ C @ L + A @ fourth @ A.T / N, N, tasks.noise**2)
 
@@ -240,8 +241,10 @@ def token_moments(
 
 def _token_moments(tasks: Tasks, W: Matrix, probabilities: Matrix) -> TokenMoments:
     """The moments in the arrays of W, JAX's or NumPy's."""
-    (M, d), N, xp, dtype = W.shape, tasks.context, W.__array_namespace__(), W.dtype
-    D, A = d + 1, xp.diag(xp.asarray(tasks.input_stds, dtype=dtype))
+    xp, dtype = W.__array_namespace__(), W.dtype
+    M, d = W.shape
+    D = d + 1
+    A = xp.diag(xp.asarray(tasks.input_stds, dtype=dtype))
     B = xp.concatenate([xp.broadcast_to(A, (M, d, d)), (W @ A)[:, None]], axis=1)  # without the column of the noise
     corner = xp.asarray(np.eye(D)[d] * np.eye(D)[d][:, None], dtype=dtype)
     covariance = B @ B.mT + (xp.asarray(tasks.noise, dtype=dtype) ** 2 * corner)[None]
@@ -256,7 +259,7 @@ def _token_moments(tasks: Tasks, W: Matrix, probabilities: Matrix) -> TokenMomen
         fourth = sum(mean_products((B[:, :, None, i] * B[:, None, :, i]).reshape(M, -1)) for i in range(d))
         around = around + xp.asarray(tasks.kurtosis - 3, dtype=dtype) * fourth
     Zw = xp.einsum("mab,mj->abj", covariance, probabilities[:, None] * W)
-    return TokenMoments(means + around / N, Zw, W.T @ (probabilities[:, None] * W), A @ A)
+    return TokenMoments(means + around / tasks.context, Zw, W.T @ (probabilities[:, None] * W), A @ A)
 
 
 def gaussian_tasks(tasks: Tasks) -> tuple[Float[np.ndarray, "M d"], Float[np.ndarray, " M"]]:
@@ -281,7 +284,8 @@ def heads_loss(H: Float[Array, "D D d"], moments: TokenMoments) -> Float[Array, 
 
 
 def _heads_loss(H: Matrix, moments: TokenMoments) -> Any:
-    (ZZ, Zw, ww, L), HL = moments, H @ moments.L
+    ZZ, Zw, ww, L = moments
+    HL = H @ L
     squares = (HL.reshape(-1, len(L)) * (ZZ.reshape(len(ZZ) ** 2, -1) @ H.reshape(-1, len(L)))).sum()
     return ((L * ww).sum() - 2 * (HL * Zw).sum() + squares) / 2
 
@@ -305,9 +309,10 @@ def all_heads_solution(moments: TokenMoments) -> Float[Array, "D D d"]:
 
 
 def _all_heads(moments: TokenMoments) -> Any:
-    (ZZ, Zw, *_), D = moments, len(moments.ZZ)
+    ZZ, Zw, *_ = moments
+    xp, D = ZZ.__array_namespace__(), len(ZZ)
     a, b = np.triu_indices(D)  # Z is symmetric
-    xp, place = ZZ.__array_namespace__(), np.zeros((D, D), int)
+    place = np.zeros((D, D), int)
     place[a, b] = place[b, a] = np.arange(len(a))
     half = xp.asarray(np.where(a == b, 1.0, 0.5)[:, None], dtype=ZZ.dtype)
     return (half * xp.linalg.solve(ZZ[a, b][:, a, b], Zw[a, b]))[place]
@@ -345,13 +350,16 @@ def _first_readout(moments: TokenMoments) -> Matrix:
 
 def _best_scores(p: Matrix, moments: TokenMoments) -> Matrix:
     """The best A for a readout p."""
-    xp, (ZZ, Zw, *_) = p.__array_namespace__(), moments
+    xp = p.__array_namespace__()
+    ZZ, Zw, *_ = moments
     return xp.linalg.solve(xp.einsum("a,abcd,c->bd", p, ZZ, p, optimize=True), xp.einsum("abj,a->bj", Zw, p))
 
 
 def _alternate(p: Matrix, moments: TokenMoments) -> Matrix:
     """The best p for its best A, of norm 1: A takes the scale."""
-    (ZZ, Zw, _, L), A, xp = moments, _best_scores(p, moments), p.__array_namespace__()
+    xp = p.__array_namespace__()
+    ZZ, Zw, _, L = moments
+    A = _best_scores(p, moments)
     p = xp.linalg.solve(xp.einsum("abcd,bd->ac", ZZ, A @ L @ A.T), xp.einsum("abj,bj->a", Zw, A @ L))
     return p / xp.linalg.norm(p)
 
@@ -510,23 +518,21 @@ def diversity_curve(tasks: Tasks, W: Float[Any, "M d"], numbers: Numbers[int]) -
     if not tasks.noise > 0:
         raise ValueError(f"noise {tasks.noise}: use a number above 0; without noise few tasks do not determine the layer")
     W, stds = np.asarray(W, np.float64), np.diag(np.array(tasks.input_stds, np.float64))
-    every, gaussian = _token_moments(tasks, *gaussian_tasks(tasks)), _exact_moments(tasks, stds, _weight_covariance(tasks))
+    every = _token_moments(tasks, *gaussian_tasks(tasks))
+    gaussian = _exact_moments(tasks, stds, every.ww)
     found: list[list[Any]] = []
     for M in numbers:
         few = _token_moments(tasks, W[:M], np.full(M, 1 / M))
-        own, p = _exact_moments(tasks, stds, few.ww), _first_readout(few)
+        own = _exact_moments(tasks, stds, few.ww)
+        G = _solve_moments(own)[0]
+        p = _first_readout(few)
         for _ in range(_sweeps):
             p = _alternate(p, few)
-        head, G = Head(p, _best_scores(p, few)), _solve_moments(own)[0]
-        of_heads = [(_heads_loss(H, few), _heads_loss(H, every)) for H in (head.tensor, _all_heads(few))]
+        one = Head(p, _best_scores(p, few)).tensor
+        of_heads = [(_heads_loss(H, few), _heads_loss(H, every)) for H in (one, _all_heads(few))]
         found.append([(solution_loss(G, own), solution_loss(G, gaussian)), *of_heads])
     descent, one, many = (LayerLosses(*np.array(losses).T) for losses in zip(*found, strict=True))
     return DiversityCurve(descent, one, many, solution_loss(_solve_moments(gaussian)[0], gaussian))
-
-
-def _weight_covariance(tasks: Tasks) -> Float[np.ndarray, "d d"]:
-    """c² I."""
-    return float(tasks.weight_scale) ** 2 * np.eye(tasks.dim)
 
 
 def layer_losses(layer: AttentionLayer, few: FiniteTasks) -> tuple[float, float]:

@@ -87,8 +87,8 @@ def _softmax(config: configs.SoftmaxConfig, folder: RunFolder) -> list[Row]:
     """One softmax layer, and the products of its heads in heads.npz."""
     model = make_model(config)
     problem = training.make_regression(model, softmax=True)
-    (N, d), eta = (model.tasks.context, model.tasks.dim), _centred_rate(config, model.tasks)
-    layer = softmax_layers(descent_layers(d, N, eta), N)
+    d, N = model.tasks.dim, model.tasks.context
+    layer = softmax_layers(descent_layers(d, N, _centred_rate(config, model.tasks)), N)
     found, products = {}, {}
     for n, (label, name) in enumerate(_heads.items(), 1):
         found[f"trained, {label}"] = training.trained_layers(config, folder, model, name=name, problem=problem, heads=n)
