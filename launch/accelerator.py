@@ -3,8 +3,7 @@
     python -m launch.accelerator --out runs/gpu
 
 It needs a Python with JAX and this source tree: missing packages of types and files have stand-ins, and a part that calls a
-missing package (optax, flax) says so. It writes `gpu.json` after every measurement: differences of checks, and the median
-seconds of a step of every part on the device and on the CPU, with bytes and operations a second.
+missing package (optax, flax) says so. It writes `gpu.json` after every measurement.
 """
 
 import argparse

@@ -1,13 +1,10 @@
 """Compare the speed of counts, fits and scores with named peers.
 
-    python -m launch.bench --preset tiny --out runs/bench
     python -m launch.bench --cases ngram-fit ngram-scoring --train FILES --sizes 100_000 1_000_000 --out runs/ngrams
 
 * counting: tables of pairs of tokens at four distances, beside `numpy.bincount`.
 * ngram-fit, context-mixing-fit: tokens to a model, beside KenLM's `lmplz -o 5` with its files; perplexities of text after it.
 * ngram-scoring, context-mixing-scoring: the text after it, beside KenLM's Python module with the n-gram model.
-
-What both sides compute alike is compared before it is timed. A peer that is not installed is named, and there is no ratio.
 """
 
 import contextlib
@@ -219,8 +216,6 @@ def run(config: Config) -> dict[str, Any]:
 
     from launch.kit.experiment import Experiment
 
-    for size in config.sizes if {*config.cases} & {*get_args(Text)} else ():  # refused before anything is measured
-        read_text(config.train, config.vocab_size, size)
     note = "A ratio is the median of own seconds / the peer's, measured in turn on one core; below 1 is faster than the peer."
     jax.config.update("jax_platforms", "cpu")
     with contextlib.ExitStack() as stack:

@@ -2,8 +2,8 @@
 
     jexplicit classify-text --train reviews.csv --field text --label stars --text "a fine film"
 
-The features H of a text are the shares of its words times K, the mean number of words of a text and the priming number of the
-layer `softmax(H U)`. U is solved from F = HᵀY + 1, the words of each label.
+The features H of a text are the shares of its words times K, the mean number of words of a text; U of `softmax(H U)` is solved
+from F = HᵀY + 1, the words of each label.
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,9 @@
 """Compare language models on one new text, whatever their tokenizers.
 
-    python -m launch.compare --run runs/demo runs/mine --text essay.txt
     python -m launch.compare --run runs/demo model.safetensors --text essay.txt
-    python -m launch.compare --run runs/demo --method bigram explicit --text essay.txt
 
-Perplexity is per token of each model's own tokenizer. Bits per byte, bits per character and perplexity per word are comparable
-across tokenizers. The last column is the difference in bits per byte from the first model, with its standard error over
-documents: the models are compared document by document.
+Perplexity is per token of each model's own tokenizer; bits per byte, bits per character and perplexity per word are comparable.
+The last column is the difference in bits per byte from the first model, with its standard error over documents.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """Judge language models by minimal pairs of sentences.
 
-python -m launch.judge --run runs/demo --pairs blimp/*.jsonl --out runs/judge
-python -m launch.judge --run runs/demo --method bigram explicit --pairs blimp --out runs/judge
+    python -m launch.judge --run runs/demo --pairs blimp/*.jsonl --out runs/judge
 
 Files of pairs are JSON lines with the keys sentence_good, sentence_bad, UID and field, as in BLiMP. Every sentence is scored on
 its own: even with --history all, a model sees only that sentence.

@@ -1,13 +1,10 @@
-"""Log-probabilities of a text under a saved language model, as JSON lines.
+"""Log-probabilities of a text under a saved language model, as JSON lines; natural logarithms.
 
     python -m launch.score --run runs/demo --text essay.txt > scores.jsonl
-    python -m launch.score --run runs/demo --text - --per token < essay.txt
-    python -m launch.score --run runs/demo --text reviews.jsonl --field body --keep-fields
     python -m launch.score --run runs/demo --text reviews.jsonl --field body --max-perplexity 100 --kept kept.jsonl
 
-Prints a JSON line for each document or token, with the line number at which the document begins in its file, and one for the
-whole text on the standard error. Blank lines are counted but not scored; a record without text has no tokens. Logarithms are
-natural. A file that is named twice is scored twice.
+Prints a line for each document or token, with its line number in the file, and one for all on the standard error. Blank lines
+are counted but not scored; a record without text has no tokens.
 """
 
 import json

@@ -11,11 +11,11 @@ import time
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 from scipy.stats import trim_mean
 
 from icl.blur import baselines
@@ -349,15 +349,12 @@ def mean_and_spread(accuracies: np.ndarray, examples: int) -> tuple[float, float
 
 def speed_lines(results: Results) -> list[Row]:
     """Interquartile mean speed-ups against Adam, and mean accuracies, by number of updates."""
-    lines = []
-    for (n,), own in sorted(groups(results.rows, ["n"]).items()):
-        speed = [row["adam_updates"] / n for row in own]
-        ratios = {"updates": speed, "FLOPs": [x / row["cost"] for x, row in zip(speed, own, strict=True)]}
-        line = {"n": n, "tasks": len(own), **{name: float(trim_mean(values, 0.25)) for name, values in ratios.items()}}
-        line |= {"faster": sum(x > 1 for x in speed), "never": sum(not row["reached"] for row in own)}
-        known = [name for name in ("rule_accuracy", "nearest neighbour") if all(name in row for row in own)]
-        lines.append(line | {name: fmean(row[name] for row in own) for name in known})
-    return lines
+    rows = pd.DataFrame(results.rows).assign(updates=lambda rows: rows.adam_updates / rows.n, tasks=1)
+    rows = rows.assign(FLOPs=rows.updates / rows.cost, faster=rows.updates > 1, never=~rows.reached)
+    by_n = rows.groupby("n")
+    found = by_n[["updates", "FLOPs"]].agg(trim_mean, 0.25).join(by_n[["tasks", "faster", "never"]].sum())
+    accuracies = by_n[[name for name in ("rule_accuracy", "nearest neighbour") if name in rows]].mean()
+    return found.join(accuracies).reset_index().to_dict("records")
 
 
 SPEED = Table(

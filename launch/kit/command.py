@@ -139,9 +139,11 @@ def _short_help(flag: Flag) -> str:
     """One line on a flag: its first sentence, choices and default."""
     given = flag.value if isinstance(flag.value, tuple) else (flag.value,)
     value = "required" if flag.value is MISSING else " ".join(str(one) for one in given if one not in (None, False))
-    choices = "|".join(map(str, typing.get_args(flag.hint))) if typing.get_origin(flag.hint) is Literal else ""
+    placed = tyro.conf.Positional[Any].__metadata__[0] in getattr(flag.hint, "__metadata__", ())
+    name, hint = (flag.name.upper(), flag.hint.__origin__) if placed else (f"--{flag.name.replace('_', '-')}", flag.hint)
+    choices = "|".join(map(str, typing.get_args(hint))) if typing.get_origin(hint) is Literal else ""
     text = flag.help.partition("\n")[0] + f" {choices}" * bool(choices) + f" ({value})" * bool(value)
-    return f"  --{flag.name.replace('_', '-'):18} {text}"
+    return f"  {name:20} {text}"
 
 
 def run_subcommand(commands: Mapping[str, Command], argv: Sequence[str] | None = None, *, description: str) -> int:

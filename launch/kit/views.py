@@ -105,8 +105,8 @@ class Column(NamedTuple):
     def cell(self, row: Any) -> str:
         """The text of a row's cell."""
         value = _getter(self.value)(row)
-        if value is None or isinstance(value, str):
-            return value or ""
+        if value is None or isinstance(value, str) or value != value:  # a data frame's missing numbers are NaN
+            return value if isinstance(value, str) else ""
         return format(value if self.scale is None else value * self.scale, self.format)
 
 
@@ -148,37 +148,22 @@ def figure(path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, fl
 
 @contextlib.contextmanager
 def _drawn(path: Path) -> Iterator[Any]:
-    """Draw by pyplot in the project's style, and write the figure.
-
-    Log axes with values that have no logarithm become symmetrical, and axes without data are not shown.
-    """
+    """Draw by pyplot in the project's style, and write the figure without empty axes."""
     import matplotlib
     import matplotlib.pyplot as plt  # half a second, which commands that draw nothing need not wait for
 
     matplotlib.use("Agg")
     with plt.rc_context(_style), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Data has no positive values")  # _show_zeros changes the scale
+        warnings.filterwarnings("ignore", "Data has no positive values")  # which changes the scale
         try:
             yield plt
             for ax in plt.gcf().axes:
                 if not ax.has_data():
                     ax.axis("off")
-                _show_zeros(ax)
             path.parent.mkdir(parents=True, exist_ok=True)
             plt.savefig(path)
         finally:
             plt.close(plt.gcf())
-
-
-def _show_zeros(ax: Any) -> None:
-    """Make a log axis linear near 0 if its lines reach 0."""
-    for n, which in enumerate("xy"):
-        lines = [line for line in ax.get_lines() if line.get_transform().contains_branch_seperately(ax.transData)[n]]
-        data = np.concatenate([np.zeros(0), *(np.asarray(line.get_data()[n], float) for line in lines)])
-        if getattr(ax, f"get_{which}scale")() == "log" and (data <= 0).any():
-            positive = data[(data > 0) & np.isfinite(data)]
-            set_scale = getattr(ax, f"set_{which}scale")
-            set_scale("symlog", linthresh=positive.min()) if len(positive) else set_scale("linear")
 
 
 def log_ticks(ax: Any, which: str = "y", places: Collection[float] = ()) -> None:
@@ -323,15 +308,18 @@ class Lines(NamedTuple):
             for hue in across.hue[across.panel == title].unique():
                 level = across.y[(across.panel == title) & (across.hue == hue)].mean()
                 ax.axhline(level, color=palette[hue], dashes=(4, 2), linewidth=1)
-            texts = {"title": title, "xlabel": labels[0], "ylabel": labels[1]}
-            ax.set(**texts | {**self.axes, **self.by_panel.get(title, {})})
-            if ax.get_xscale() == "log":
-                log_ticks(ax, "x", set(own.x[own.panel == title]))
-            else:
-                locator: Any = ax.xaxis.get_major_locator()
-                locator.set_params(integer=not (own.x % 1).any())  # such as layers
-            if ax.get_yscale() == "log":
-                log_ticks(ax)
+            named = {"title": title, "xlabel": labels[0], "ylabel": labels[1]}
+            ax.set(**named | {**self.axes, **self.by_panel.get(title, {})})
+            for which in ("x", "y"):
+                values, scale = frame[which][frame.panel == title].dropna(), getattr(ax, f"get_{which}scale")()
+                if scale == "log" and (values <= 0).any():  # linear near 0
+                    linear = min(values[values > 0], default=1.0)
+                    getattr(ax, f"set_{which}scale")("symlog", linthresh=linear)
+                elif scale == "log":
+                    log_ticks(ax, which, set(values) if which == "x" else ())
+                elif which == "x":
+                    locator: Any = ax.xaxis.get_major_locator()
+                    locator.set_params(integer=not (values % 1).any())  # such as layers
         if grid.legend:
             grid.legend.set_title("")
         grid.tight_layout()

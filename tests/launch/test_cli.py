@@ -84,3 +84,6 @@ def test_help_of_a_command_names_it_and_groups_its_flags(capsys):
             assert end.value.code == 0 and len(printed.splitlines()) <= lines and f"usage: jexplicit {name}" in printed
             assert "--json" in printed and "python -m" not in printed and "launch." not in printed
             assert all(title in printed for title in said), name
+    with pytest.raises(SystemExit):
+        cli.main(["runs", "--help"])
+    assert "\n  FOLDERS " in capsys.readouterr().out  # which stand by their place

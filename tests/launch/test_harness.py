@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from jexplicit import fit
+from jexplicit import fit, score
+from jexplicit.data import encode_documents
 from jexplicit.data.corpora import text_sizes
 from jexplicit.data.inputs import read_pairs
-from jexplicit.lm.evaluation import comparable_measures, judgement, preferences
+from jexplicit.lm.evaluation import comparable_measures, judgement, preferences, spelling
 from jexplicit.lm.reading import init, predict, read
 from launch.harness import __main__ as harness
 
@@ -67,6 +68,16 @@ def test_loglikelihoods_are_those_of_a_loop_over_tokens_in_any_company(models, k
     assert found[-1][1] and likely
     again = lm.loglikelihood(ask(*pairs[::-1]))[::-1]
     np.testing.assert_allclose([p for p, _ in again], [p for p, _ in found], atol=1e-5)
+
+
+def test_rolling_loglikelihoods_are_our_scores_of_documents_on_their_own(models):
+    lm = models["past"]
+    found = lm.loglikelihood_rolling(ask(*((text,) for text in [*NEW, ""])))
+    for text, log_p in zip(NEW, found, strict=False):
+        price = spelling(lm.saved.tokenizer, lm.saved.tokenizer.encode(text), text_sizes([text]))
+        own = score(lm.saved.model, encode_documents(lm.saved.tokenizer, [text]))[:-1].sum()  # not its end
+        assert log_p == pytest.approx(own - price, abs=1e-4)
+    assert found[-1] == 0
 
 
 def test_options_of_generation_are_those_of_lm_eval_and_samples_are_different_draws(models):

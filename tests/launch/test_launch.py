@@ -78,6 +78,23 @@ def test_every_model_has_its_row_with_the_promised_fields():
         assert row["dev_loss"] == pytest.approx(np.log(row["dev_perplexity"]))
 
 
+def test_curves_have_every_sweep_and_epoch_and_rows_have_their_end():
+    for features, radius in TOKENS:
+        sweeps = where(read_events(finished(), "sweep"), features=features, radius=radius)
+        row = by_model(finished())["iterative-scaling", features, radius]
+        assert [e["sweep"] for e in sweeps] == [*range(row["sweeps"] + 1)] and row["discount"] > 0
+        assert np.log(sweeps[-1]["train_perplexity"]) + row["penalty"] <= np.log(sweeps[0]["train_perplexity"]) + 1e-6
+        assert sweeps[-1]["dev_perplexity"] == pytest.approx(row["dev_perplexity"], rel=1e-6)
+    for method, features, radius in (("cold", "sum", 2), ("warm", "cat", 2)):
+        curve = where(read_events(finished(), "epoch"), method=method, features=features, radius=radius)
+        row = by_model(finished())[method, features, radius]
+        assert [e["epoch"] for e in curve] == [0, 1, 2, 3] and row["epochs"] == 3 and row["positions_per_second"] > 0
+        assert all(row[f"last_{part}_perplexity"] == curve[-1][f"{part}_perplexity"] for part in ("train", "dev"))
+        assert row["best_epoch"] == np.argmin([e["dev_perplexity"] for e in curve])
+    explicit = by_model(finished())["explicit", "cat", 2]  # where the warm start begins, by other float32 operations
+    assert curve[0]["dev_perplexity"] == pytest.approx(explicit["dev_perplexity"], rel=1e-5)
+
+
 def test_a_cold_start_turns_towards_the_explicit_solution_where_a_warm_one_begins():
     curves = [where(read_events(finished(), "epoch"), method=m, features="cat", radius=2) for m in ("cold", "warm")]
     (cold, *_, last), (warm, *_) = curves
