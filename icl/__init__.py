@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _names = {
     "attention": "Regression descent_layers difference gd_plus_plus gradient_descent head_layer head_maps head_tensor"
-    " init_layers interpolate predict predict_batch predictions ridge roll_out softmax_descent_layer softmax_layers"
+    " init_layers interpolate predict predict_batch predictions ridge softmax_layers"
     " squared_error",
     "closed_form": "FiniteTasks all_heads_solution discrete_mmse diversity_curve diversity_threshold exact_moments heads_loss"
     " one_head_solution one_step_loss optimal_rate optimal_solution sampled_moments token_moments",

@@ -1,6 +1,6 @@
 """Self-attention without biases, its weights that perform steps of descent, and descent itself.
 
-e_j <- e_j + λ Σ_h P_h V_h K_hᵀ q_h,j,    k = W_K e,  q = W_Q e,  v = W_V e
+e_j <- e_j + Σ_h P_h V_h K_hᵀ q_h,j,    k = W_K e,  q = W_Q e,  v = W_V e
 """
 
 import dataclasses
@@ -15,10 +15,10 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from icl.tasks import (
-    QueryLoss,
     Sequence,
     TaskSampler,
     contract,
+    half_mse,
     initial_weights,
     tokens,
     transpose,
@@ -28,10 +28,8 @@ from icl.tasks import (
 from jexplicit.runs.devices import checked, full_precision, is_concrete
 
 # Keys and values come from the context tokens only; all tokens are updated, including the query. A head depends on
-# `M = W_Kᵀ W_Q` and `R = P W_V` only, `e_j <- e_j + λ R (Σ_i e_i e_iᵀ) M e_j`, and is invariant to scaling them by inverse
+# `M = W_Kᵀ W_Q` and `R = P W_V` only, `e_j <- e_j + R (Σ_i e_i e_iᵀ) M e_j`, and is invariant to scaling them by inverse
 # factors. The prediction is minus the last coordinates of the query, which are `y - W x`, starting from y = 0.
-
-Softmax = bool | tuple[bool, ...]  # softmax of the scores: for all layers, or one value per layer
 
 
 class AttentionLayer(NamedTuple):
@@ -53,9 +51,8 @@ def predict(
     *,
     depth: int | None = None,
     clip: float | None = None,
-    damping: Any = 1.0,
     W0: Float[Array, "m d"] | None = None,
-    softmax: Softmax = False,
+    softmax: bool = False,
 ) -> Float[Array, " m"]:
     """The prediction of a stack of layers for one sequence.
 
@@ -63,12 +60,11 @@ def predict(
         layers: [L, ...] applied in order.
         depth: number of layers to apply; a single layer is applied repeatedly (recurrent). Default, L.
         clip: tokens are clipped to [-clip, clip] after each layer; default, not at all.
-        damping: λ.
         W0: [m, d] initial weights; default, zero.
-        softmax: whether to apply a softmax to scores, `K_hᵀ q_h / sqrt(key size)`, for all layers or one value per layer.
+        softmax: whether to apply a softmax to scores, `K_hᵀ q_h / sqrt(key size)`.
 
     Raises:
-        ValueError: widths that do not fit, a depth other than L where L > 1, or a wrong number of values in `softmax`.
+        ValueError: widths that do not fit, or a depth other than L where L > 1.
 
     Example:
         >>> layers = init_layers(jax.random.key(0), 4)
@@ -79,23 +75,8 @@ def predict(
     Source: von Oswald et al. 2023, Sec. 3.
     """
     E = tokens(sequence, W0).T[..., None]  # a batch of one
-    options: Any = {"depth": depth, "clip": clip, "damping": damping, "softmax": softmax}
-    return -transform_batch(layers, E[:, :-1], E[:, -1:], **options)[sequence.x_q.shape[0] :, 0, 0]
-
-
-@functools.partial(jax.jit, static_argnames="steps")
-def roll_out(layer: AttentionLayer, sequence: Sequence, *, steps: int, damping: Any = 1.0) -> Float[Array, "steps m"]:
-    """The prediction after each of several applications of one layer.
-
-    damping: λ. Source: von Oswald et al. 2023, Fig. 1 and 10.
-    """
-    maps, d = head_maps(layer), sequence.x_q.shape[0]
-
-    def step(E: Array, _: None) -> tuple[Array, Array]:
-        E = E + damping * attention_update(E[:, :-1], E, *maps)
-        return E, -E[d:, -1, 0]
-
-    return lax.scan(step, tokens(sequence).T[..., None], None, length=steps)[1]
+    E = transform_batch(layers, E[:, :-1], E[:, -1:], depth=depth, clip=clip, softmax=softmax)
+    return -E[sequence.x_q.shape[0] :, 0, 0]
 
 
 @jax.jit
@@ -152,7 +133,7 @@ def _random_weights(keys: Array, shape: tuple[int, ...], std: Any, dtype: Any) -
 
 
 @dataclasses.dataclass(frozen=True)
-class Regression(QueryLoss):
+class Regression:
     """Stacks of attention layers on regression tasks: a problem for `icl.train_layers`.
 
     tasks: their distribution, e.g. `icl.Tasks` with Python numbers.
@@ -163,11 +144,19 @@ class Regression(QueryLoss):
     tasks: TaskSampler
     depth: int = 1
     clip: float | None = None
-    softmax: Softmax = False
+    softmax: bool = False
 
     def predict(self, params: AttentionLayer, batch: Sequence) -> Float[Array, "m batch"]:
         """Predictions for a batch."""
         return predict_batch(params, batch, depth=self.depth, clip=self.clip, softmax=self.softmax)
+
+    def sample(self, key: Array, size: int, dtype: Any = None) -> Sequence:
+        """Fresh tasks, batch last."""
+        return self.tasks.sample(key, size, dtype=dtype)
+
+    def loss(self, params: AttentionLayer, batch: Sequence) -> Float[Array, ""]:
+        """Half the mean squared error at the queries, `½ mean_τ ||ŷ - y_q||²`."""
+        return half_mse(self.predict(params, batch), batch.y_q)
 
 
 @functools.partial(jax.jit, static_argnames=("depth", "clip", "softmax"))
@@ -198,8 +187,7 @@ def transform_batch(
     *,
     depth: int | None = None,
     clip: float | None = None,
-    damping: Any = 1.0,
-    softmax: Softmax = False,
+    softmax: bool = False,
 ) -> Float[Array, "width n batch"]:
     """The queries of a batch after a stack of layers, as in `predict`."""
     L, width = len(layers.W_K), len(context)
@@ -208,22 +196,14 @@ def transform_batch(
         raise ValueError(f"W_K {layers.W_K.shape} for tokens of width {width}: wanted [layers, heads, key size, {width}]")
     if depth < 1 or L not in (1, depth):
         raise ValueError(f"depth {depth} of {L} layers: give {max(depth, 1)} layers, or a single one to repeat")
-    softmaxes = (softmax,) * depth if isinstance(softmax, bool) else softmax
-    if len(softmaxes) != depth:
-        raise ValueError(f"softmax {softmax} for {depth} layers: give one value, or one per layer")
-
-    def moved(E: Array, change: Array) -> Array:
-        E = E + damping * change
-        return E if clip is None else jnp.clip(E, -clip, clip)
-
-    for n, soft in enumerate(softmaxes):
+    clipped = lambda E: E if clip is None else jnp.clip(E, -clip, clip)  # noqa: E731
+    for n in range(depth):
         M, R = head_maps(jax.tree.map(lambda leaf, n=n: leaf[min(n, L - 1)], layers))
-        if soft:
-            M = M / layers.W_K.shape[-2] ** 0.5
-        last = n == depth - 1  # the output depends on the query only
-        update = attention_update(context, query, M, R, softmax=soft)
-        context = context if last else moved(context, attention_update(context, context, M, R, softmax=soft))
-        query = moved(query, update)
+        M = M / layers.W_K.shape[-2] ** 0.5 if softmax else M
+        update = attention_update(context, query, M, R, softmax=softmax)
+        if n < depth - 1:  # the output depends on the query only
+            context = clipped(context + attention_update(context, context, M, R, softmax=softmax))
+        query = clipped(query + update)
     return query
 
 
@@ -331,46 +311,27 @@ def _descent_layers(eta: Rate, gamma: Rate, G: Array, W: Array, context: Any, L:
     )
 
 
-def softmax_descent_layer(
-    dim: int, context: int, eta: Any, *, sharpness: Any = 0.01, outputs: int = 1, dtype: Any = None
-) -> AttentionLayer:
-    """A step of descent: two softmax heads with a linear difference.
-
-    For scores `±ε x_iᵀ x_j` heads of opposite signs cancel all even powers, and the remainder is a step on inputs that are
-    centred over the context:
-
-        y_j <- y_j - (η/N) Σ_i y_i (x_i - x̄)ᵀ x_j + O(ε²)
-
-    Args:
-        dim: d; context: N; eta: η; outputs: m.
-        sharpness: ε. A smaller ε makes the layer more nearly linear, and the cancelling values larger.
-
-    Raises:
-        ValueError: sizes below 1, or a sharpness that is not positive.
-
-    Source: this package; von Oswald et al. 2023, App. A.9, observe it in two trained heads.
-
-    Example:
-        >>> softmax_descent_layer(3, 4, 0.5).P.shape
-        (1, 2, 4, 4)
-
-    """
-    return softmax_layers(descent_layers(dim, context, eta, outputs=outputs, dtype=dtype), context, sharpness=sharpness)
-
-
 @checked(lambda linear, context, *, sharpness=0.01: _check_sharpness(sharpness), static=("context",))
 def softmax_layers(linear: AttentionLayer, context: int, *, sharpness: Any = 0.01) -> AttentionLayer:
     """Two softmax heads for each linear head, with centred keys.
 
         Σ_i v_i (k_i - k̄)ᵀ q_j + O(ε²)  =  N/(2 ε) Σ_i v_i [softmax(ε k_iᵀ q_j) - softmax(-ε k_iᵀ q_j)]
 
+    Heads of opposite signs cancel all even powers of the scores. Of a step of descent, the result is a step on inputs that are
+    centred over the context.
+
     Args:
-        sharpness: ε, for scores of the order of 1; or one for each layer.
+        sharpness: ε, for scores of the order of 1; or one for each layer. A smaller ε makes the layer more nearly linear, and
+            the cancelling values larger.
 
     Raises:
         ValueError: a sharpness that is not positive.
 
-    Source: this package.
+    Source: this package; von Oswald et al. 2023, App. A.9, observe it in two trained heads.
+
+    Example:
+        >>> softmax_layers(descent_layers(3, 4, 0.5), 4).P.shape
+        (1, 2, 4, 4)
     """
     W_K, W_Q, W_V, P = (jnp.repeat(weights, 2, axis=1) for weights in linear)
     epsilon = jnp.broadcast_to(jnp.asarray(sharpness, P.dtype), len(P))[:, None, None, None]

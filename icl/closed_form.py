@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from icl.attention import AttentionLayer, head_tensor, ridge
+from icl.attention import AttentionLayer, ridge
 from icl.tasks import Sequence, Tasks, contract, initial_weights, sample_tasks, sequences, transpose
 from jexplicit.runs.devices import checked, full_precision, is_concrete, key_of_seed
 
@@ -24,6 +24,9 @@ from jexplicit.runs.devices import checked, full_precision, is_concrete, key_of_
 # For independent symmetric coordinates of variance s and kurtosis κ, and C = c² I, it is one step of gradient descent with
 # `η = N / (s (κ + d + N - 2) + v/c²)`; for Gaussian inputs of any covariance it is the optimum of Zhang et al. 2024.
 
+Matrix = Array | np.ndarray  # formulas of JAX's arrays, which are traced, or of NumPy's, in float64 on the host
+_sweeps = 100  # of alternating least squares
+
 
 class Moments(NamedTuple):
     """The moments that the optimal layer depends on.
@@ -32,9 +35,9 @@ class Moments(NamedTuple):
     N: pairs in the context; v: variance of the noise on their y.
     """
 
-    L: Float[Array, "d d"]
-    C: Float[Array, "d d"]
-    SCS: Float[Array, "d d"]
+    L: Float[Any, "d d"]
+    C: Float[Any, "d d"]
+    SCS: Float[Any, "d d"]
     N: int
     v: Any
 
@@ -89,14 +92,19 @@ def exact_moments(tasks: Tasks, *, factor: Float[Array, "d d"] | None = None, C:
         >>> optimal_solution(exact_moments(Tasks(dim=2, context=10))).diagonal().round(3).tolist()
         [10.169..., 10.169...]
     """
-    d, N = tasks.dim, tasks.context
-    dtype = jnp.zeros(()).dtype if factor is None else factor.dtype
-    A = jnp.diag(jnp.asarray(tasks.input_stds, dtype)) if factor is None else factor
-    C = jnp.asarray(tasks.weight_scale, dtype) ** 2 * jnp.eye(d, dtype=dtype) if C is None else C
+    d, dtype = tasks.dim, jnp.zeros(()).dtype if factor is None else factor.dtype
+    A = jnp.diag(jnp.asarray(tasks.input_stds, dtype)) if factor is None else jnp.asarray(factor)
+    C = jnp.asarray(tasks.weight_scale, dtype) ** 2 * jnp.eye(d, dtype=dtype) if C is None else jnp.asarray(C)
     if A.shape != (d, d) or C.shape != (d, d):
         raise ValueError(f"factor {A.shape}, C {C.shape}: wanted {(d, d)}, the inputs of the tasks")
+    return _exact_moments(tasks, A, C)
+
+
+def _exact_moments(tasks: Tasks, A: Matrix, C: Matrix) -> Moments:
+    """The moments in the arrays of A and C, JAX's or NumPy's."""
+    xp, N = A.__array_namespace__(), tasks.context
     L, inner = A @ A.T, A.T @ C @ A
-    fourth = 2 * inner + jnp.trace(inner) * jnp.eye(d, dtype=dtype) + (tasks.kurtosis - 3) * jnp.diag(jnp.diag(inner))
+    fourth = 2 * inner + inner.trace() * xp.eye(len(A), dtype=A.dtype) + (tasks.kurtosis - 3) * xp.diag(xp.diag(inner))
     return Moments(L, C, (1 - 1 / N) * L @ C @ L + A @ fourth @ A.T / N, N, tasks.noise**2)
 
 
@@ -137,7 +145,7 @@ def optimal_solution(moments: Moments) -> Float[Array, "d d"]:
         >>> bool(jnp.allclose(optimal_solution(exact_moments(tasks)), optimal_rate(tasks) * jnp.eye(10), atol=1e-4))
         True
     """
-    G, A = _solve_moments(moments)
+    G, A = _solve_compiled(moments)
     if is_concrete(A, G) and not (bool(jnp.isfinite(G).all()) and int(jnp.linalg.matrix_rank(A)) == len(A)):
         raise ValueError(
             "E[S C S] cannot be inverted: draw more contexts, drop inputs that are 0, or scale them to the order of 1"
@@ -145,24 +153,26 @@ def optimal_solution(moments: Moments) -> Float[Array, "d d"]:
     return G
 
 
-@jax.jit
 @full_precision
-def _solve_moments(moments: Moments) -> tuple[Array, Array]:
+def _solve_moments(moments: Moments) -> tuple[Matrix, Matrix]:
     """The solution, and the matrix of its equations."""
     L, C, SCS, N, v = moments
     A = SCS + v / N * L
-    return jnp.linalg.solve(A.T, (C @ L).T).T, A
+    return A.__array_namespace__().linalg.solve(A.T, (C @ L).T).T, A
+
+
+_solve_compiled = jax.jit(_solve_moments)
 
 
 @full_precision
-def solution_loss(G: Float[Array, "d d"], moments: Moments, query: Float[Array, "d d"] | None = None) -> Float[Array, ""]:
+def solution_loss(G: Float[Any, "d d"], moments: Moments) -> Any:
     """Half the mean squared error of `ŷ = x_qᵀ G Xᵀ y / N`.
 
-    ½ tr(L_q (C - G L C - C L Gᵀ + G (E[S C S] + (v/N) L) Gᵀ))
+    ½ tr(L (C - G L C - C L Gᵀ + G (E[S C S] + (v/N) L) Gᵀ))
     """
     L, C, SCS, N, v = moments
     error = C - G @ L @ C - C @ L @ G.T + G @ (SCS + v / N * L) @ G.T
-    return jnp.trace((L if query is None else query) @ error) / 2
+    return (L @ error).trace() / 2
 
 
 # The best layer for any tasks.
@@ -188,20 +198,20 @@ class TokenMoments(NamedTuple):
     ZZ: E[Z_ab Z_cd]; Zw: E[Z_ab w_j]; ww: E[w wᵀ]; L: E[x_q x_qᵀ].
     """
 
-    ZZ: Float[Array, "D D D D"]
-    Zw: Float[Array, "D D d"]
-    ww: Float[Array, "d d"]
-    L: Float[Array, "d d"]
+    ZZ: Float[Any, "D D D D"]
+    Zw: Float[Any, "D D d"]
+    ww: Float[Any, "d d"]
+    L: Float[Any, "d d"]
 
 
 class Head(NamedTuple):
     """A head with readout p and scores A: `pᵀ Z A x_q`."""
 
-    p: Float[Array, " D"]
-    A: Float[Array, "D d"]
+    p: Float[Any, " D"]
+    A: Float[Any, "D d"]
 
     @property
-    def tensor(self) -> Float[Array, "D D d"]:
+    def tensor(self) -> Float[Any, "D D d"]:
         """`H = p ⊗ A`."""
         return self.p[:, None, None] * self.A[None]
 
@@ -220,41 +230,44 @@ def token_moments(
     Raises:
         ValueError: shapes that do not fit, or several outputs.
     """
-    d, N, kurtosis = tasks.dim, tasks.context, tasks.kurtosis
-    if W.ndim != 2 or not len(W) or W.shape[1] != d or tasks.outputs != 1:
+    d, M = tasks.dim, len(W)
+    if W.ndim != 2 or not M or W.shape[1] != d or tasks.outputs != 1:
         raise ValueError(f"W {W.shape}, {tasks.outputs} outputs: wanted [M, {d}] for at least one task, and one output")
-    M, D = len(W), d + 1
-    if probabilities is None:
-        probabilities = jnp.full(M, 1 / M, W.dtype)
-    elif probabilities.shape != (M,):
+    if probabilities is not None and probabilities.shape != (M,):
         raise ValueError(f"probabilities {probabilities.shape} for {M} tasks: wanted one for each")
-    A = jnp.diag(jnp.asarray(tasks.input_stds, W.dtype))
-    B = jnp.concatenate([jnp.broadcast_to(A, (M, d, d)), (W @ A)[:, None]], axis=1)  # without the column of the noise
-    covariance = (B @ B.mT).at[:, d, d].add(jnp.asarray(tasks.noise, W.dtype) ** 2)
+    return _token_moments(tasks, W, jnp.full(M, 1 / M, W.dtype) if probabilities is None else probabilities)
 
-    def mean_products(F: Array) -> Array:
+
+def _token_moments(tasks: Tasks, W: Matrix, probabilities: Matrix) -> TokenMoments:
+    """The moments in the arrays of W, JAX's or NumPy's."""
+    xp, dtype = W.__array_namespace__(), W.dtype
+    M, d = W.shape
+    D = d + 1
+    A = xp.diag(xp.asarray(tasks.input_stds, dtype=dtype))
+    B = xp.concatenate([xp.broadcast_to(A, (M, d, d)), (W @ A)[:, None]], axis=1)  # without the column of the noise
+    corner = xp.asarray(np.eye(D)[d] * np.eye(D)[d][:, None], dtype=dtype)
+    covariance = B @ B.mT + (xp.asarray(tasks.noise, dtype=dtype) ** 2 * corner)[None]
+
+    def mean_products(F: Matrix) -> Matrix:
         """Mean products [D, D, D, D] of features F [M, D²]."""
         return (F.T @ (probabilities[:, None] * F)).reshape(D, D, D, D)
 
     means = mean_products(covariance.reshape(M, -1))
-    around = jnp.einsum("acbd->abcd", means) + jnp.einsum("adbc->abcd", means)
-    if kurtosis != 3:
-        products = jnp.einsum("mai,mbi->imab", B, B).reshape(d, M, -1)
-        fourth = lax.scan(lambda total, F: (total + mean_products(F), None), jnp.zeros_like(means), products)[0]
-        around = around + jnp.asarray(kurtosis - 3, W.dtype) * fourth
-    Zw = jnp.einsum("mab,mj->abj", covariance, probabilities[:, None] * W)
-    return TokenMoments(means + around / N, Zw, W.T @ (probabilities[:, None] * W), A @ A)
+    around = xp.permute_dims(means, (0, 2, 1, 3)) + xp.permute_dims(means, (0, 2, 3, 1))
+    if tasks.kurtosis != 3:
+        fourth = sum(mean_products((B[:, :, None, i] * B[:, None, :, i]).reshape(M, -1)) for i in range(d))
+        around = around + xp.asarray(tasks.kurtosis - 3, dtype=dtype) * fourth
+    Zw = xp.einsum("mab,mj->abj", covariance, probabilities[:, None] * W)
+    return TokenMoments(means + around / tasks.context, Zw, W.T @ (probabilities[:, None] * W), A @ A)
 
 
-def gaussian_tasks(tasks: Tasks, *, dtype: Any = None) -> tuple[Float[Array, "M d"], Float[Array, " M"]]:
+def gaussian_tasks(tasks: Tasks) -> tuple[Float[np.ndarray, "M d"], Float[np.ndarray, " M"]]:
     """2d² + 1 weighted tasks with five moments of `N(0, c² I)` (McNamee 1967)."""
     d, eye = tasks.dim, np.eye(tasks.dim)
     i, j = np.triu_indices(d, 1)
     pairs = [a * eye[i] + b * eye[j] for a in (1, -1) for b in (1, -1)]
     W = 3**0.5 * np.concatenate([np.zeros((1, d)), eye, -eye, *pairs])
-    probabilities = np.repeat([1 + d * (d - 7) / 18, (4 - d) / 18, 1 / 36], [1, 2 * d, 4 * len(i)])
-    dtype = jnp.dtype(dtype or jnp.zeros(()).dtype)
-    return jnp.asarray(tasks.weight_scale, dtype) * jnp.asarray(W, dtype), jnp.asarray(probabilities, dtype)
+    return tasks.weight_scale * W, np.repeat([1 + d * (d - 7) / 18, (4 - d) / 18, 1 / 36], [1, 2 * d, 4 * len(i)])
 
 
 @jax.jit
@@ -266,9 +279,14 @@ def heads_loss(H: Float[Array, "D D d"], moments: TokenMoments) -> Float[Array, 
 
     H may be any tensor, also of a trained layer (`icl.head_tensor`).
     """
+    return _heads_loss(H, moments)
+
+
+def _heads_loss(H: Matrix, moments: TokenMoments) -> Any:
     ZZ, Zw, ww, L = moments
     HL = H @ L
-    return (jnp.sum(L * ww) - 2 * jnp.sum(HL * Zw) + jnp.einsum("abi,abcd,cdi->", HL, ZZ, H)) / 2
+    squares = (HL.reshape(-1, len(L)) * (ZZ.reshape(len(ZZ) ** 2, -1) @ H.reshape(-1, len(L)))).sum()
+    return ((L * ww).sum() - 2 * (HL * Zw).sum() + squares) / 2
 
 
 @checked(lambda moments: _check_invertible(moments))
@@ -286,17 +304,22 @@ def all_heads_solution(moments: TokenMoments) -> Float[Array, "D D d"]:
         >>> bool(heads_loss(best, moments) < heads_loss(one, moments))
         True
     """
+    return _all_heads(moments)
+
+
+def _all_heads(moments: TokenMoments) -> Any:
     ZZ, Zw, *_ = moments
-    D = len(ZZ)
+    xp, D = ZZ.__array_namespace__(), len(ZZ)
     a, b = np.triu_indices(D)  # Z is symmetric
-    half = np.where(a == b, 1.0, 0.5)[:, None]
-    found = jnp.asarray(half, ZZ.dtype) * jnp.linalg.solve(ZZ[a, b][:, a, b], Zw[a, b])
-    return jnp.zeros(Zw.shape, ZZ.dtype).at[a, b].set(found).at[b, a].set(found)
+    place = np.zeros((D, D), int)
+    place[a, b] = place[b, a] = np.arange(len(a))
+    half = xp.asarray(np.where(a == b, 1.0, 0.5)[:, None], dtype=ZZ.dtype)
+    return (half * xp.linalg.solve(ZZ[a, b][:, a, b], Zw[a, b]))[place]
 
 
-@checked(after=lambda head, moments, *, sweeps=100: _check_invertible(moments), static=("sweeps",))
+@checked(after=lambda head, moments, *, sweeps=_sweeps: _check_invertible(moments), static=("sweeps",))
 @full_precision
-def one_head_solution(moments: TokenMoments, *, sweeps: int = 100) -> Head:
+def one_head_solution(moments: TokenMoments, *, sweeps: int = _sweeps) -> Head:
     """The best single layer with one head, by alternating least squares.
 
         p fixed:  A = E[Z p pᵀ Z]⁻¹ E[Z p wᵀ],      A fixed:  p = E[Z A L Aᵀ Z]⁻¹ E[Z A L w]
@@ -315,19 +338,29 @@ def one_head_solution(moments: TokenMoments, *, sweeps: int = 100) -> Head:
     """
     if sweeps < 1:
         raise ValueError(f"{sweeps} sweeps: use at least 1")
+    p, _ = lax.scan(lambda p, _: (_alternate(p, moments), None), _first_readout(moments), length=sweeps)
+    return Head(p, _best_scores(p, moments))
+
+
+def _first_readout(moments: TokenMoments) -> Matrix:
+    flat = moments.Zw.reshape(len(moments.Zw), -1)
+    return flat.__array_namespace__().linalg.eigh(flat @ flat.T)[1][:, -1]
+
+
+def _best_scores(p: Matrix, moments: TokenMoments) -> Matrix:
+    """The best A for a readout p."""
+    xp = p.__array_namespace__()
+    ZZ, Zw, *_ = moments
+    return xp.linalg.solve(xp.einsum("a,abcd,c->bd", p, ZZ, p, optimize=True), xp.einsum("abj,a->bj", Zw, p))
+
+
+def _alternate(p: Matrix, moments: TokenMoments) -> Matrix:
+    """The best p for its best A, of norm 1: A takes the scale."""
+    xp = p.__array_namespace__()
     ZZ, Zw, _, L = moments
-
-    def scores(p: Array) -> Array:
-        return jnp.linalg.solve(jnp.einsum("a,abcd,c->bd", p, ZZ, p), jnp.einsum("abj,a->bj", Zw, p))
-
-    def sweep(p: Array, _: None) -> tuple[Array, None]:
-        A = scores(p)
-        p = jnp.linalg.solve(jnp.einsum("abcd,bd->ac", ZZ, A @ L @ A.T), jnp.einsum("abj,bj->a", Zw, A @ L))
-        return p / jnp.linalg.norm(p), None  # A takes the scale
-
-    flat = Zw.reshape(len(Zw), -1)
-    p, _ = lax.scan(sweep, jnp.linalg.eigh(flat @ flat.T)[1][:, -1], length=sweeps)
-    return Head(p, scores(p))
+    A = _best_scores(p, moments)
+    p = xp.linalg.solve(xp.einsum("abcd,bd->ac", ZZ, A @ L @ A.T), xp.einsum("abj,bj->a", Zw, A @ L))
+    return p / xp.linalg.norm(p)
 
 
 def _check_invertible(moments: TokenMoments) -> None:
@@ -445,8 +478,8 @@ class LayerLosses(NamedTuple):
     pretraining: on these tasks; fresh: on all tasks w ~ N(0, c² I).
     """
 
-    pretraining: Float[Array, " numbers"]
-    fresh: Float[Array, " numbers"]
+    pretraining: Float[np.ndarray, " numbers"]
+    fresh: Float[np.ndarray, " numbers"]
 
 
 class DiversityCurve(NamedTuple):
@@ -454,19 +487,17 @@ class DiversityCurve(NamedTuple):
 
     descent: without the blocks XᵀX and yᵀy, `icl.optimal_solution`, a step of preconditioned descent.
     one_head, all_heads: the best layers with one head and with any number of heads.
-    heads: the one head of each M, stacked.
     limit: the loss on fresh tasks as M grows to infinity, the same for all three.
     """
 
     descent: LayerLosses
     one_head: LayerLosses
     all_heads: LayerLosses
-    heads: Head
-    limit: Float[Array, ""]
+    limit: float
 
 
-def diversity_curve(tasks: Tasks, W: Float[Array, "M d"], numbers: Numbers[int]) -> DiversityCurve:
-    """The best single layers for the first M tasks, and exact losses.
+def diversity_curve(tasks: Tasks, W: Float[Any, "M d"], numbers: Numbers[int]) -> DiversityCurve:
+    """The best single layers for the first M tasks: on the host, in float64.
 
     Args:
         tasks: their distribution, with noise.
@@ -485,40 +516,35 @@ def diversity_curve(tasks: Tasks, W: Float[Array, "M d"], numbers: Numbers[int])
         raise ValueError(f"numbers {list(numbers)} of {len(W)} tasks: give some, from 1 to {len(W)}")
     if not tasks.noise > 0:
         raise ValueError(f"noise {tasks.noise}: use a number above 0; without noise few tasks do not determine the layer")
-    with jax.enable_x64(True):
-        found = _curve(tasks, jnp.asarray(np.asarray(W, np.float64)), jnp.asarray(np.asarray(numbers)))
-        return jax.tree.map(np.asarray, found)
-
-
-@jax.jit
-@full_precision
-def _curve(tasks: Tasks, W: Array, numbers: Int[Array, " numbers"]) -> DiversityCurve:
-    every = token_moments(tasks, *gaussian_tasks(tasks))
-    gaussian = exact_moments(tasks)
-
-    def at(M: Array) -> tuple[LayerLosses, LayerLosses, LayerLosses, Head]:
-        few = token_moments(tasks, W, jnp.where(jnp.arange(len(W)) < M, 1 / M, 0.0))
-        own = exact_moments(tasks, C=few.ww)
-        G, head, H = optimal_solution(own), one_head_solution(few), all_heads_solution(few)
-        descent = LayerLosses(*(solution_loss(G, moments) for moments in (own, gaussian)))
-        one, many = (LayerLosses(*(heads_loss(T, moments) for moments in (few, every))) for T in (head.tensor, H))
-        return descent, one, many, head
-
-    descent, one, many, heads = lax.map(at, numbers)
-    return DiversityCurve(descent, one, many, heads, solution_loss(optimal_solution(gaussian), gaussian))
+    W, stds = np.asarray(W, np.float64), np.diag(np.array(tasks.input_stds, np.float64))
+    every = _token_moments(tasks, *gaussian_tasks(tasks))
+    gaussian = _exact_moments(tasks, stds, every.ww)
+    found: list[list[Any]] = []
+    for M in numbers:
+        few = _token_moments(tasks, W[:M], np.full(M, 1 / M))
+        own = _exact_moments(tasks, stds, few.ww)
+        G = _solve_moments(own)[0]
+        p = _first_readout(few)
+        for _ in range(_sweeps):
+            p = _alternate(p, few)
+        one = Head(p, _best_scores(p, few)).tensor
+        of_heads = [(_heads_loss(H, few), _heads_loss(H, every)) for H in (one, _all_heads(few))]
+        found.append([(solution_loss(G, own), solution_loss(G, gaussian)), *of_heads])
+    descent, one, many = (LayerLosses(*np.array(losses).T) for losses in zip(*found, strict=True))
+    return DiversityCurve(descent, one, many, solution_loss(_solve_moments(gaussian)[0], gaussian))
 
 
 def layer_losses(layer: AttentionLayer, few: FiniteTasks) -> tuple[float, float]:
     """The exact losses of a layer on fresh tasks and on M."""
+    W_K, W_Q, W_V, P = (np.asarray(leaf[0], np.float64) for leaf in layer)
+    H = -few.tasks.context * np.einsum("ha,hbj->abj", (P @ W_V)[:, -1], (W_K.mT @ W_Q)[:, :, :-1])
     W = np.asarray(few.weights(), np.float64)
-    with jax.enable_x64(True):
-        H = head_tensor(jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), layer), few.tasks.context)
-        fresh, own = token_moments(few.tasks, *gaussian_tasks(few.tasks)), token_moments(few.tasks, jnp.asarray(W))
-        return float(heads_loss(H, fresh)), float(heads_loss(H, own))
+    tasks = gaussian_tasks(few.tasks), (W, np.full(len(W), 1 / len(W)))
+    fresh, own = (float(_heads_loss(H, _token_moments(few.tasks, *some))) for some in tasks)
+    return fresh, own
 
 
-@jax.jit
-def limiting_excess(tasks: Tasks, M: Any) -> Float[Array, ""]:
+def limiting_excess(tasks: Tasks, M: float) -> float:
     """The excess loss on fresh tasks of `icl.optimal_solution`, at large d.
 
         γ ∫ (f(λ) - 1/γ)² dρ(λ) / (1 - 1/γ),    f(λ) = λ / ((1 + 1/N) λ + τ),
@@ -527,16 +553,15 @@ def limiting_excess(tasks: Tasks, M: Any) -> Float[Array, ""]:
     in units of the loss for all tasks, with ρ the Marchenko-Pastur law, for d/M, of the eigenvalues of `(1/M) Σ_m w_m w_mᵀ`
     where c² = 1; M is any number. Source: this package, in the limit of Lu et al. 2024.
     """
-    dtype = jnp.zeros(()).dtype
-    N, ratio = tasks.context, tasks.dim / jnp.asarray(M, dtype)
+    N, ratio = tasks.context, tasks.dim / M
     tau = (tasks.kurtosis - 3 + tasks.dim + tasks.noise**2 / (tasks.variance * tasks.weight_scale**2)) / N
     gamma = 1 + 1 / N + tau
-    theta = (jnp.arange(_nodes, dtype=dtype) + 0.5) * (jnp.pi / _nodes)
-    values = 1 + ratio + 2 * jnp.sqrt(ratio) * jnp.cos(theta)
-    density = 2 * jnp.sin(theta) ** 2 / (_nodes * values)  # for d > M the rest of the eigenvalues are 0, where f is 0
+    theta = (np.arange(_nodes) + 0.5) * (np.pi / _nodes)
+    values = 1 + ratio + 2 * np.sqrt(ratio) * np.cos(theta)
+    density = 2 * np.sin(theta) ** 2 / (_nodes * values)  # for d > M the rest of the eigenvalues are 0, where f is 0
     f = values / ((1 + 1 / N) * values + tau)
-    error = jnp.sum(density * (f - 1 / gamma) ** 2) + (1 - jnp.sum(density)) / gamma**2
-    return gamma * error / (1 - 1 / gamma)
+    error = np.sum(density * (f - 1 / gamma) ** 2) + (1 - np.sum(density)) / gamma**2
+    return float(gamma * error / (1 - 1 / gamma))
 
 
 def diversity_threshold(tasks: Tasks, *, tolerance: float = 0.05) -> float:
@@ -553,13 +578,12 @@ def diversity_threshold(tasks: Tasks, *, tolerance: float = 0.05) -> float:
     """
 
     def excess(log: float) -> float:
-        return float(limiting_excess(tasks, float(np.exp(log)))) / tolerance - 1
+        return limiting_excess(tasks, float(np.exp(log))) / tolerance - 1
 
     ends = float(np.log(tasks.dim / 100)), float(np.log(1e4 * tasks.dim))
-    with jax.enable_x64(True):
-        if not tolerance > 0 or excess(ends[0]) <= 0 or excess(ends[1]) >= 0:
-            raise ValueError(f"tolerance {tolerance}: use a positive number that the excess of one task exceeds, such as 0.05")
-        root: Any = scipy.optimize.brentq(excess, *ends)
+    if not tolerance > 0 or excess(ends[0]) <= 0 or excess(ends[1]) >= 0:
+        raise ValueError(f"tolerance {tolerance}: use a positive number that the excess of one task exceeds, such as 0.05")
+    root: Any = scipy.optimize.brentq(excess, *ends)
     return float(np.exp(root))
 
 

@@ -1,14 +1,10 @@
-"""The best rates of layers of GD and GD++, from the eigenvalues of contexts."""
+"""The best rates of GD and GD++, on the host, from eigenvalues of contexts."""
 
-import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy
-from jax import lax
 from jaxtyping import Array, Float
 
 from icl.tasks import Tasks, sample_tasks
@@ -41,26 +37,21 @@ class Spectrum(NamedTuple):
     bound: float
 
 
-def context_eigenvalues(key: Array, tasks: Tasks, number: int) -> Float[np.ndarray, "number d"]:
-    """The eigenvalues of XᵀX of fresh contexts, smallest first, in float64 [number, d].
+def context_eigenvalues(key: Array, tasks: Tasks, number: int) -> tuple[Float[np.ndarray, "T d"], Float[np.ndarray, "T d"]]:
+    """The eigenvalues λ_i of XᵀX of fresh contexts, ascending, and `u_iᵀ L u_i`.
 
     Raises:
         ValueError: fewer than one context.
 
     Example:
-        >>> context_eigenvalues(jax.random.key(0), Tasks(dim=3, context=5), 2).shape
-        (2, 3)
+        >>> [part.shape for part in context_eigenvalues(jax.random.key(0), Tasks(dim=3, context=5), 2)]
+        [(2, 3), (2, 3)]
     """
-    return weighted_eigenvalues(key, tasks, number)[0]
-
-
-def weighted_eigenvalues(key: Array, tasks: Tasks, contexts: int) -> tuple[Float[np.ndarray, "T d"], Float[np.ndarray, "T d"]]:
-    """The eigenvalues of XᵀX of fresh contexts, and `u_iᵀ L u_i`."""
-    if contexts < 1:
-        raise ValueError(f"{contexts} contexts: draw at least one")
+    if number < 1:
+        raise ValueError(f"{number} contexts: draw at least one")
     L, parts = np.array([float(std) ** 2 for std in tasks.input_stds]), []
-    for block in range(-(-contexts // _block)):
-        batch = sample_tasks(jax.random.fold_in(key, block), tasks, min(_block, contexts - block * _block))
+    for block in range(-(-number // _block)):
+        batch = sample_tasks(jax.random.fold_in(key, block), tasks, min(_block, number - block * _block))
         X = np.moveaxis(np.asarray(batch.X, np.float64), -1, 0)  # for small eigenvalues
         values, U = np.linalg.eigh(X.swapaxes(1, 2) @ X)
         parts.append((np.maximum(values, 0), np.einsum("a,tai->ti", L, U**2)))
@@ -84,7 +75,7 @@ def spectral_law(key: Array, tasks: Tasks, contexts: int) -> Spectrum:
 
     Source: this package; the lower end as in Edelman 1988 for Gaussian inputs.
     """
-    values, weights = weighted_eigenvalues(key, tasks, contexts)
+    values, weights = context_eigenvalues(key, tasks, contexts)
     weights = weights / contexts
     zero = max(tasks.dim - tasks.context, 0)  # zero eigenvalues of every context: fewer pairs than inputs
     at_zero, values, weights = weights[:, :zero].sum(), values[:, zero:].ravel(), weights[:, zero:].ravel()
@@ -180,15 +171,25 @@ class ContextLosses(NamedTuple):
     quantiles: tuple[float, ...]
 
 
-def residual(values: Array, eta: Float[Array, " K"], gamma: Float[Array, " K"], N: int) -> Array:
+def residual(values: Float[np.ndarray, "*n"], eta: Any, gamma: Any, N: int) -> Float[np.ndarray, "*n"]:
     """`r(λ)` after K layers, for any number of eigenvalues."""
-
-    def layer(state: tuple[Array, Array], rates: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
-        (a, r), (eta, gamma) = state, rates
+    a = r = np.ones_like(values)
+    for eta_l, gamma_l in zip(eta, gamma, strict=True):
         m = a**2 * values
-        return (a * (1 - gamma * m), r * (1 - eta / N * m)), None
+        a, r = a * (1 - gamma_l * m), r * (1 - eta_l / N * m)
+    return r
 
-    return lax.scan(layer, (jnp.ones_like(values), jnp.ones_like(values)), (eta, gamma))[0][1]
+
+def _residual_slopes(values: np.ndarray, rates: np.ndarray, directions: np.ndarray, N: int) -> Float[np.ndarray, "p n"]:
+    """The derivatives of `r(λ)` along p directions of η and γ."""
+    a = r = np.ones_like(values)
+    da = dr = np.zeros((len(directions), len(values)))
+    for (eta, gamma), (d_eta, d_gamma) in zip(rates.T, directions.T, strict=True):
+        m, dm = a**2 * values, 2 * a * values * da
+        dr = dr * (1 - eta / N * m) - r / N * (d_eta[:, None] * m + eta * dm)
+        da = da * (1 - gamma * m) - a * (d_gamma[:, None] * m + gamma * dm)
+        a, r = a * (1 - gamma * m), r * (1 - eta / N * m)
+    return dr
 
 
 def chebyshev_rates(bound: Any, N: int, layers: int) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
@@ -228,7 +229,7 @@ def least_loss(law: Spectrum, tasks: Tasks, degree: int) -> float:
 
     Source: Szegő, Orthogonal polynomials, Sec. 3.1.
     """
-    if degree < 0 or not (isinstance(tasks.noise, float | int) and tasks.noise == 0):
+    if degree < 0 or tasks.noise != 0:
         raise ValueError(f"degree {degree}, noise {tasks.noise}: the bound is of degrees from 0 on, without noise")
     x, total = law.values / law.bound, law.weights.sum()
     Q, b, p, p_before = [np.sqrt(law.weights / total)], 0.0, 1 / np.sqrt(total), 0.0
@@ -247,15 +248,17 @@ def least_loss(law: Spectrum, tasks: Tasks, degree: int) -> float:
     return float(tasks.weight_scale**2 * tasks.outputs / 2 / kernel)
 
 
-def spectral_errors(values: Any, weights: Any, eta: Float[Array, " K"], gamma: Float[Array, " K"], tasks: Tasks) -> Array:
+def spectral_errors(values: Float[np.ndarray, "*n"], weights: Any, eta: Any, gamma: Any, tasks: Tasks) -> np.ndarray:
     """Weighted `c r` and `σ (1 - r)/sqrt(λ)`, whose squares sum to the loss."""
-    values, r = jnp.asarray(values), residual(values, eta, gamma, tasks.context)
-    scale = jnp.sqrt(tasks.outputs / 2 * jnp.asarray(weights))
-    parts = [tasks.weight_scale * scale * r]
-    if not (isinstance(tasks.noise, float | int) and tasks.noise == 0):
-        positive = values > 0  # where λ = 0, 1 - r = 0
-        parts.append(tasks.noise * scale * jnp.where(positive, (1 - r) / jnp.sqrt(jnp.where(positive, values, 1)), 0))
-    return jnp.stack(parts)
+    r, (of_r, *of_noise) = residual(values, eta, gamma, tasks.context), _error_factors(values, weights, tasks)
+    return np.stack([of_r * r, *(factor * (1 - r) for factor in of_noise)])
+
+
+def _error_factors(values: np.ndarray, weights: Any, tasks: Tasks) -> list[Any]:
+    """The factors of `r` and, with noise, of `1 - r`."""
+    scale = np.sqrt(tasks.outputs / 2 * np.asarray(weights))
+    positive = np.where(values > 0, values, np.inf)
+    return [tasks.weight_scale * scale, *([tasks.noise * scale / np.sqrt(positive)] if tasks.noise else [])]
 
 
 def evaluate_polynomial(values: Float[np.ndarray, "T d"], polynomial: Polynomial, tasks: Tasks) -> ContextLosses:
@@ -266,10 +269,8 @@ def evaluate_polynomial(values: Float[np.ndarray, "T d"], polynomial: Polynomial
         >>> round(evaluate_polynomial(np.ones((4, 3)), zero, Tasks(dim=3)).loss, 3)
         0.125
     """
-    with jax.enable_x64(True):
-        rates = jnp.asarray(polynomial.eta, jnp.float64), jnp.asarray(polynomial.gamma, jnp.float64)
-        errors = jax.jit(spectral_errors)(jnp.asarray(values, jnp.float64), tasks.variance, *rates, tasks)
-        by_context = np.sum(np.asarray(errors) ** 2, axis=(0, 2))
+    errors = spectral_errors(np.asarray(values, np.float64), tasks.variance, polynomial.eta, polynomial.gamma, tasks)
+    by_context = np.sum(errors**2, axis=(0, 2))
     error = float(by_context.std() / np.sqrt(len(by_context)))
     return ContextLosses(float(by_context.mean()), error, tuple(float(q) for q in np.quantile(by_context, QUANTILES)))
 
@@ -302,28 +303,18 @@ def optimal_polynomials(
     """
     if layers < 1 or not law.values.size:
         raise ValueError(f"{layers} layers, {law.values.size} eigenvalues: use at least one of each")
-    with jax.enable_x64(True):  # in float32 the search stops early
-        fitted = layers if tied or not plus_plus else min(layers, _most_fitted)
-        found = _fit(law, tasks, fitted, tied, plus_plus, np.random.default_rng(seed))
-        for K in range(fitted + 1, layers + 1):
-            found.append(_deepen(found[-1], law, tasks, K))
-    return found
-
-
-def _fit(law: Spectrum, tasks: Tasks, layers: int, tied: bool, plus_plus: bool, rng: np.random.Generator) -> list[Polynomial]:
-    """The best 1 .. K layers by least squares over rates, in Chebyshev's units."""
-    errors = functools.partial(_fit_errors, tied=tied, plus_plus=plus_plus, layers=layers)
-    slopes = functools.partial(_slopes, tied=tied, plus_plus=plus_plus, layers=layers)
-    best, found = np.ones((2, 1 if tied else layers)), []
-    for K in range(1, layers + 1):
-        free = np.zeros(best.shape, bool)  # the last γ has no effect
-        free[0, :K] = True
-        free[1, : K - 1] = plus_plus
-        minimise = functools.partial(_minimise, free=free, errors=lambda rates, K=K: errors(rates, K, law, tasks))
-        solved = [minimise(start, slopes=lambda rates, K=K: slopes(rates, K, law, tasks)) for start in _starts(best, K, rng)]
-        loss, best = min(solved, key=lambda pair: pair[0])
-        eta, gamma = (np.asarray(rate)[:K] for rate in _per_layer(best, K, law, tasks, tied, plus_plus, layers))
+    fitted = layers if tied or not plus_plus else min(layers, _most_fitted)
+    rng, rates, found = np.random.default_rng(seed), np.ones((2, 1 if tied else layers)), []
+    for K in range(1, fitted + 1):
+        # in Chebyshev's units; the last γ has no effect
+        units = np.stack([np.full(K, float(tasks.context)), np.append(np.full(K - 1, float(plus_plus)), 0.0)])
+        units *= 4 / (3 * law.bound) * (9.0 ** np.arange(K) if plus_plus and not tied else 1)
+        solved = [_minimise(start, units, law, tasks) for start in _starts(rates, K, rng)]
+        loss, rates = min(solved, key=lambda pair: pair[0])
+        eta, gamma = units * rates[:, :K]
         found.append(Polynomial(eta, gamma, loss))
+    for K in range(fitted + 1, layers + 1):
+        found.append(_deepen(found[-1], law, tasks, K))
     return found
 
 
@@ -342,46 +333,31 @@ def _starts(best: np.ndarray, K: int, rng: np.random.Generator) -> list[np.ndarr
     return starts
 
 
-def _minimise(
-    start: np.ndarray, *, free: np.ndarray, errors: Callable[..., Array], slopes: Callable[..., Array]
-) -> tuple[float, np.ndarray]:
+def _minimise(start: np.ndarray, units: np.ndarray, law: Spectrum, tasks: Tasks) -> tuple[float, np.ndarray]:
     """The least sum of squares from a start, and its rates."""
+    free, K = np.zeros(start.shape, bool), units.shape[1]
+    free[:, :K] = units.any(axis=1, keepdims=True) if start.shape[1] == 1 else units != 0
+    directions = np.eye(start.size)[free.ravel()].reshape(-1, *start.shape)[..., :K] * units
+    of_r, *of_noise = _error_factors(law.values, law.weights, tasks)
 
-    def rates(theta: np.ndarray) -> np.ndarray:
-        full = start.copy()
-        full[free] = theta
-        return full
+    def full(theta: np.ndarray) -> np.ndarray:
+        rates = start.copy()
+        rates[free] = theta
+        return rates
 
-    if not np.isfinite(np.asarray(errors(start))).all():
-        return np.inf, start
-    jac: Any = lambda theta: np.asarray(slopes(rates(theta)))[:, free]  # noqa: E731
-    fun: Any = lambda theta: np.asarray(errors(rates(theta)))  # noqa: E731
+    def errors(theta: np.ndarray) -> np.ndarray:
+        eta, gamma = units * full(theta)[:, :K]
+        return spectral_errors(law.values, law.weights, eta, gamma, tasks).ravel()
+
+    def slopes(theta: np.ndarray) -> np.ndarray:
+        dr = _residual_slopes(law.values, units * full(theta)[:, :K], directions, tasks.context)
+        return np.concatenate([of_r * dr, *(-factor * dr for factor in of_noise)], axis=1).T
+
     with np.errstate(over="ignore", invalid="ignore"):  # of steps that the solver rejects
-        found = scipy.optimize.least_squares(fun, start[free], jac, ftol=1e-7, xtol=1e-9, max_nfev=60)
-    return 2 * float(found.cost), rates(found.x)
-
-
-def _per_layer(
-    rates: Any, K: Any, law: Spectrum, tasks: Tasks, tied: bool, plus_plus: bool, layers: int
-) -> tuple[Array, Array]:
-    """η and γ of each layer, zero from layer K on."""
-    n = np.arange(layers)
-    eta, gamma = jnp.broadcast_to(jnp.asarray(rates), (2, layers))
-    unit = 4 / (3 * law.bound) * (9.0**n if plus_plus and not tied else np.ones(layers))
-    return jnp.where(n < K, tasks.context * unit * eta, 0), jnp.where((n < K - 1) & plus_plus, unit * gamma, 0)
-
-
-_static = ("tied", "plus_plus", "layers")
-
-
-@functools.partial(jax.jit, static_argnames=_static)
-def _fit_errors(rates: Array, K: Array, law: Spectrum, tasks: Tasks, *, tied: bool, plus_plus: bool, layers: int) -> Array:
-    """The residuals of the loss; K is traced, so depths compile once."""
-    etas_gammas = _per_layer(rates, K, law, tasks, tied, plus_plus, layers)
-    return spectral_errors(law.values, law.weights, *etas_gammas, tasks).ravel()
-
-
-_slopes = jax.jit(jax.jacfwd(_fit_errors), static_argnames=_static)
+        if not np.isfinite(errors(start[free])).all():
+            return np.inf, start
+        found = scipy.optimize.least_squares(errors, start[free], slopes, ftol=1e-7, xtol=1e-9, max_nfev=60)
+    return 2 * float(found.cost), full(found.x)
 
 
 def _deepen(best: Polynomial, law: Spectrum, tasks: Tasks, K: int) -> Polynomial:
@@ -389,16 +365,14 @@ def _deepen(best: Polynomial, law: Spectrum, tasks: Tasks, K: int) -> Polynomial
     same = best._replace(eta=np.append(best.eta, 0.0), gamma=np.append(best.gamma, 0.0))
     eta, gamma = chebyshev_rates(law.bound, tasks.context, K)
     gamma[-1] = 0
-    loss = float(jnp.sum(spectral_errors(law.values, law.weights, jnp.asarray(eta), jnp.asarray(gamma), tasks) ** 2))
+    loss = float(np.sum(spectral_errors(law.values, law.weights, eta, gamma, tasks) ** 2))
     return min(same, Polynomial(eta, gamma, loss), key=lambda found: found.loss)
 
 
-# Newton's iteration
-
-
-def newton_residual(values: Float[Array, "*T d"], steps: Any) -> Float[Array, "*T d"]:
+def newton_residual(values: Float[np.ndarray, "*T d"], steps: float) -> Float[np.ndarray, "*T d"]:
     """`r(λ) = (1 - λ/λ_max)^(2^steps)` of contexts (Schulz 1933; Fu et al. 2023)."""
-    return jnp.exp(2.0**steps * jnp.log1p(-values / jnp.max(values, axis=-1, keepdims=True)))
+    with np.errstate(divide="ignore"):  # where λ = λ_max
+        return np.exp(2.0**steps * np.log1p(-values / np.max(values, axis=-1, keepdims=True)))
 
 
 def equivalent_steps(losses: Float[np.ndarray, " k"], loss: float) -> float | None:

@@ -164,21 +164,6 @@ class TaskSampler(Protocol):
         ...
 
 
-class QueryLoss:
-    """A problem whose loss is the squared error at the query."""
-
-    tasks: Any
-    predict: Callable[[Any, Sequence], Array]
-
-    def sample(self, key: Array, size: int, dtype: Any = None) -> Sequence:
-        """Fresh tasks, batch last."""
-        return self.tasks.sample(key, size, dtype=dtype)
-
-    def loss(self, params: Any, batch: Sequence) -> Float[Array, ""]:
-        """Half the mean squared error of a batch, `½ mean_τ ||ŷ - y_q||²`."""
-        return half_mse(self.predict(params, batch), batch.y_q)
-
-
 @jax.jit
 def half_mse(y: Float[Array, "m batch"], y_q: Float[Array, "m batch"]) -> Float[Array, ""]:
     """`½ mean_τ ||ŷ - y_q||²`, summed over outputs.

@@ -45,7 +45,6 @@ class Recipe(NamedTuple):
     gradient_clip: largest norm of the gradient. At 0.001, nearly every step uses the normalised gradient.
     cooling: schedule of the learning rate over all steps (`jexplicit.nn.training.make_schedule`). At a constant rate, Adam's
         noise decides how close training comes to the best layers.
-    block: tasks processed at a time; default, the largest divisor of the batch up to 128 on a CPU, else the whole batch.
     """
 
     batch_size: int = 2048
@@ -53,7 +52,6 @@ class Recipe(NamedTuple):
     b2: float = 0.98
     gradient_clip: float = 1e-3
     cooling: ScheduleName = "cosine"
-    block: int | None = None
 
 
 class TrainingState(NamedTuple):
@@ -82,14 +80,9 @@ class TrainingResult(NamedTuple):
         return self.history[-1]["seconds"]
 
 
-def blocked_gradient(
-    params: Any, batch: Any, loss: Callable[[Any, Any], Array], *, block: int | None = None
-) -> tuple[Float[Array, ""], Any]:
+def blocked_gradient(params: Any, batch: Any, loss: Callable[[Any, Any], Array], *, block: int) -> tuple[Float[Array, ""], Any]:
     """The mean loss of a batch and its gradient, over blocks of tasks."""
     B = jax.tree.leaves(batch)[0].shape[-1]
-    block = block or _default_block(B, jax.default_backend() == "cpu")
-    if B % block:
-        raise ValueError(f"block {block} for batches of {B}: choose a divisor")
     gradient = jax.value_and_grad(loss)
 
     def add(total: Any, n: Array) -> tuple[Any, None]:
@@ -117,7 +110,7 @@ def training_steps(
     problem: TrainingProblem, recipe: Recipe, steps: int, mesh: Mesh, *, total: int | None = None
 ) -> Callable[[TrainingState, Array, Int[Array, ""]], tuple[TrainingState, Float[Array, "seeds steps"]]]:
     """The compiled `(state, keys, first step) -> (state, losses)`; it donates the state."""
-    optimizer, block = make_optimizer(recipe, total or steps), recipe.block or _default_block(recipe.batch_size, on_cpu(mesh))
+    optimizer, block = make_optimizer(recipe, total or steps), _default_block(recipe.batch_size, on_cpu(mesh))
 
     def step(state: TrainingState, key: Array) -> tuple[TrainingState, Array]:
         batch = problem.sample(key, recipe.batch_size, jax.tree.leaves(state.params)[0].dtype)
@@ -225,6 +218,7 @@ def train_layers(
 
 
 def _default_block(batch: int, on_cpu: bool) -> int:
+    """The largest divisor up to 128 on a CPU, else the whole batch."""
     return max(n for n in range(1, min(batch, 128) + 1) if batch % n == 0) if on_cpu else batch
 
 

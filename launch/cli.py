@@ -29,7 +29,7 @@ COMMANDS = {
     "classify": Entry("launch.classify", "classify images with a model of a run of digits"),
     "classify-text": Entry("launch.classify_text", "classify texts by the words of each label, solved and trained"),
     "networks": Entry("launch.networks.__main__", "networks trained by gradients, for comparison"),
-    "feature-machine": Entry("launch.feature_machine.__main__", "features without backpropagation: a recursive kernel machine"),
+    "feature-machine": Entry("launch.feature_machine", "features without backpropagation: a recursive kernel machine"),
     "icl": Entry("launch.icl.__main__", "does attention learn in context by gradient descent?"),
     "blur": Entry("launch.blur.__main__", "learned update rules, compared with gradient descent"),
     "shards": Entry("launch.shards", "tokenise text of any size into shards, for lm"),

@@ -139,8 +139,8 @@ def exact_functions():
     """Functions whose products are in full precision, whoever calls them how, and their arguments."""
     H, T, U, eye = ones(5, 4), jax.device_put(np.full((5, 3), 1 / 3)), ones(4, 3), jax.device_put(np.eye(2))
     moments = closed_form.Moments(eye, eye, eye, 5, 0.0)
-    shapes = jax.eval_shape(lambda key: problems.init_network(key, channels=4, hidden=3).encoder, jax.random.key(0))
-    encoder = jax.tree.map(lambda leaf: ones(*leaf.shape), shapes)
+    shapes = jax.eval_shape(lambda key: problems.init_model(key, 2, 5), jax.random.key(0))
+    causal, states = jax.tree.map(lambda leaf: ones(*leaf.shape), shapes), jax.device_put(np.zeros(5, np.int32))
     stream, identity = sweeps.split_examples(np.ones((5, 4)), np.full((5, 3), 1 / 3)), jax.tree_util.Partial(lambda X: X)
     network = functools.partial(network_loss, sgd_rules("tanh", "cross_entropy"))
     return [
@@ -153,7 +153,7 @@ def exact_functions():
         ("moments", lambda A: closed_form.exact_moments(Tasks(dim=2, context=5), factor=A)[:3], (eye,)),
         ("sampled moments", lambda X: closed_form.sampled_moments(X)[:3], (ones(4, 5, 2),)),
         ("its loss", closed_form.solution_loss, (eye, moments)),
-        ("wave features", problems.features, (encoder, ones(2, 3, 7))),
+        ("causal attention", problems.next_outputs, (causal, states)),
         ("descent of a network", lambda W: network([W], ones(3, 4), ones(3, 2)), (ones(5, 2),)),
     ]
 

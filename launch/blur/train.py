@@ -112,7 +112,8 @@ def _measure(config: TrainConfig, folder: RunFolder) -> Iterator[Part]:
         for normalised in (False, True):
             named = {**key, "baseline": optimizer + ", normalised" * normalised}
             yield _part(_descent, folder, config, optimizer, normalised, sets, named, **named)
-    for precision in ("float32", "float64") if "sgd" in config.baselines else ():
+    precisions = dict.fromkeys(("float32", jax.dtypes.canonicalize_dtype(float).name))  # float64 with JAX_ENABLE_X64=1
+    for precision in precisions if "sgd" in config.baselines else ():
         sizes = (sets.inputs, *config.widths, sets.outputs)
         about = {"experiment": "descent as a genome", "baseline": "sgd", "precision": precision}
         yield _part(_descent_as_genome, config, sizes, precision, **about)
@@ -155,9 +156,8 @@ def _descent_as_genome(config: TrainConfig, sizes: tuple[int, ...], precision: s
     """The largest difference of weights between the descent genome and `jax.grad`."""
     activation = config.baseline_activations[0]
     shared: Any = {name: getattr(config, name) for name in ("steps", "batch_size", "seed")}
-    with jax.enable_x64(precision == "float64"):
-        rules = baselines.sgd_rules(activation, "cross_entropy")
-        found = baselines.sgd_difference(rules, sizes, dtype=np.dtype(precision), **shared)
+    rules = baselines.sgd_rules(activation, "cross_entropy")
+    found = baselines.sgd_difference(rules, sizes, dtype=np.dtype(precision), **shared)
     row = {"network": "-".join(map(str, sizes)), "activation": activation, "steps": config.steps}
     return [{**row, "max_difference": found.all_steps, "one_step": found.one_step, "moved": found.change}]
 

@@ -3,7 +3,7 @@
 python -m launch.icl one-step --out runs/icl_one
 python -m launch.icl multi-step --layers 2 --out runs/icl_two
 python -m launch.icl depths --out runs/icl_depths
-python -m launch.icl copy --preset tiny --out runs/icl_copy
+python -m launch.icl newton --preset tiny --out runs/icl_newton
 """
 
 import functools

@@ -108,25 +108,6 @@ class CurvatureConfig(LayerFlags):
 
 
 @dataclass(frozen=True)
-class NonlinearConfig(TrainingFlags):
-    """Sine waves: attention after an MLP, and a descent control."""
-
-    context: PositiveInt = 10
-    """Number of pairs (x, y) in the context, N."""
-    seeds: PositiveInt = 2
-    steps: PositiveInt = 4000
-    test_tasks: PositiveInt = 10_000
-
-
-@dataclass(frozen=True)
-class CopyConfig(LayerFlags):
-    """Two layers on tokens of x and of y, constructed and trained."""
-
-    steps: PositiveInt = 6000
-    test_tasks: PositiveInt = 100_000
-
-
-@dataclass(frozen=True)
 class SoftmaxConfig(LayerFlags):
     """One and two heads of softmax attention."""
 
@@ -216,8 +197,6 @@ COMMANDS = {
         ("multi-step", MultiStepConfig, "rates", {"warm_steps": 100}),
         ("depths", DepthsConfig, "rates", {"depths": 3}),
         ("curvature", CurvatureConfig, "rates", {"contexts": (3, 5)}),
-        ("nonlinear", NonlinearConfig, "problems", {"steps": 8}),
-        ("copy", CopyConfig, "problems", {}),
         ("softmax", SoftmaxConfig, "rates", {}),
         ("deep-softmax", DeepSoftmaxConfig, "rates", {"warm_steps": 100}),
         ("noisy", NoisyConfig, "problems", {}),

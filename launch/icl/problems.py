@@ -1,4 +1,4 @@
-"""Layers on other problems: copying, sine waves, Markov chains, noise and few pretraining tasks."""
+"""Layers on other problems: Markov chains, noise and few pretraining tasks."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -10,132 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from icl import attention, closed_form, problems
-from icl.attention import AttentionLayer, Regression, descent_layers, difference, init_layers, predictions, ridge
+from icl.attention import Regression, descent_layers, init_layers, ridge
 from icl.closed_form import FiniteTasks, diversity_curve, exact_moments, optimal_solution, solution_loss
-from icl.problems import Chain, Chains, Network, NonlinearRegression, bigram_posterior
+from icl.problems import Chain, Chains, bigram_posterior
 from icl.tasks import Sequence, Tasks, half_mse, sample_tasks, vmap_tasks
 from icl.training import Recipe
 from jexplicit.runs.progress import stage
 from launch.icl import training
-from launch.icl.config import CopyConfig, MarkovConfig, NoisyConfig, NonlinearConfig, TaskDiversityConfig
-from launch.icl.training import BY_NAME, BY_STEP, COLOURS, LOSS, TEST, VALIDATION, curves, experiment, measures, random_key
+from launch.icl.config import MarkovConfig, NoisyConfig, TaskDiversityConfig
+from launch.icl.training import COLOURS, LOSS, MEASURES, TEST, VALIDATION, experiment, random_key
 from launch.kit.experiment import RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Table, means, where
-
-# Copying: a first layer joins x and y, a second descends.
-
-_copy_models = {"softmax": "copy", "linear": "copy_linear"}  # names in files and events, by the first layer
-
-
-def _copy(config: CopyConfig, folder: RunFolder, attention: str | None) -> Iterator[Row]:
-    """Untrained rows, or layers trained from every seed, linear ones from one."""
-    sizes = {"recurrent": False, "dim": config.dim, "context": config.context}
-    about: Row = {"task": "tokens apart", **sizes, "test_tasks": config.test_tasks}
-    gd = training.descent_family(config, model := training.make_model(config), "gd")
-    weights, eta = gd.members[0][0], gd.members[0][1]["eta"]
-
-    def levels(batch: Sequence) -> dict[str, float]:
-        """The losses of zero and of a step of descent."""
-        loss = float(half_mse(jax.jit(gd.predict)(weights, batch), batch.y_q))
-        return {"zero": 0.5 * float(jnp.mean(batch.y_q**2)), "gd": loss}
-
-    @jax.jit
-    def constructed(batch: Sequence) -> jax.Array:
-        tokens = problems.add_codes(problems.separate_tokens(batch), problems.unit_codes(config.context))
-        return half_mse(problems.read_out(problems.copying_layers(config.dim, config.context, eta), tokens), batch.y_q)
-
-    if attention is None:
-        batch = model.tasks.sample(random_key(config, TEST), config.test_tasks)
-        zero, loss = levels(batch).values()
-        yield {**about, "layers": 0, "predictor": "zero", "loss": zero}
-        yield {**about, "layers": 1, "predictor": "gd", "loss": loss, "eta": eta}
-        yield {**about, "layers": 2, "heads": 2, "predictor": "constructed", "loss": float(constructed(batch)), "eta": eta}
-        return
-    name, softmax = _copy_models[attention], attention == "softmax"
-    problem = problems.Copying(model.tasks, softmax=(softmax, False))
-    validation = problem.sample(random_key(config, VALIDATION), config.validation_tasks)
-    few = jax.tree.map(lambda leaf: leaf[..., :500], validation)
-
-    @jax.jit
-    def measured(layers: AttentionLayer, batch: Sequence) -> dict[str, jax.Array]:
-        found = problems.copy_sensitivity(layers, problem.tokens(few), softmax=softmax)._asdict()
-        return {"loss": problem.loss(layers, batch)} | {f"sensitivity_{what}": x for what, x in found.items()}
-
-    init = partial(init_layers, width=problem.width, layers=2, scale=0.02 / 2)
-    recipe, every = Recipe(config.batch_size, config.learning_rate, gradient_clip=10.0), max(1, min(500, config.steps // 20))
-    options: Any = {"seeds": config.seeds if softmax else 1, "every": every}
-    options |= {"measure": partial(measured, batch=validation), "references": levels(validation)}
-    batch = problem.sample(random_key(config, TEST), config.test_tasks)
-    for layers, entry in training.train(config, folder, name, init, problem, recipe, **options):
-        yield {**about, "layers": 2, "predictor": "trained", **jax.tree.map(float, measured(layers, batch)), **entry}
-
-
-def _copy_curves(results: Results) -> list[Row]:
-    """Losses of both, and sensitivities of the first layer with softmax."""
-    names = {"own": "same token", "next": "next token", "other": "other tokens"}
-    return curves(results, {f"{first} first layer": model for first, model in _copy_models.items()}) + [
-        {"step": entry["step"], "loss": entry[f"sensitivity_{what}"], "series": name, "label": "sensitivity"}
-        for what, name in names.items()
-        for entry in training.curve(results, _copy_models["softmax"])
-    ]
-
-
-_copy_axes = {**BY_STEP, "yscale": "linear"}
-_sensitivity_axes = {"sensitivity": {"ylabel": "sensitivity of the first layer", "yscale": "log"}}
-_copy_note = (
-    "von Oswald et al. 2023, Fig. 5 (10,000 steps): the loss drops just after the first layer attends to the next token."
-)
-_copy_figure = Lines("copy", "step", "loss", "series", "label", _copy_curves, BY_NAME, {}, _copy_axes, _sensitivity_axes)
-_copy_views = [measures(Column("first layer", "attention"), note=_copy_note), _copy_figure]
-_by_first_layer = lambda config: [{"attention": first} for first in (None, *_copy_models)]  # noqa: E731
-COPY = experiment("copy", _copy, _copy_views, title="Copying", keys=_by_first_layer)
-
-
-# Sine waves: attention on learned features, and a control.
-
-# as in the paper's code, whose rate of attention, which starts close to zero, is larger
-_recipes = {
-    "trained": Recipe(learning_rate=1e-3, gradient_clip=100.0),
-    "control": Recipe(learning_rate=3e-4, b2=0.999, gradient_clip=100.0),
-}
-_waves = {name: f"nonlinear_{name}_K1" for name in _recipes}  # names in files and events
-
-
-def _nonlinear(config: NonlinearConfig, folder: RunFolder) -> Iterator[Row]:
-    """Attention and control of every seed."""
-    problem, every = NonlinearRegression(problems.Waves(context=config.context)), max(1, min(500, config.steps // 20))
-    validation = problem.sample(random_key(config, VALIDATION), config.validation_tasks)
-    batch = problem.sample(random_key(config, TEST), config.test_tasks)
-    trained = {}
-    for name, recipe in _recipes.items():
-        init = partial(problems.init_network, layers=1 if name == "trained" else 0)
-        options = recipe._replace(batch_size=config.batch_size)
-        measure = partial(_wave_losses, problem, batch=validation)
-        trained[name] = training.train(config, folder, _waves[name], init, problem, options, measure, every=every)
-    about = {"task": "sine", "layers": 1, "recurrent": True, "dim": 1, "context": config.context}
-    about |= {"test_tasks": config.test_tasks}
-    yield {**about, "predictor": "zero", "loss": float(jnp.mean(batch.y_q**2) / 2)}
-    predicted = jax.jit(lambda network, batch: predictions(lambda b: problem.predict(network, b), batch))
-    for n, (control, _) in enumerate(trained["control"]):
-        for name, members in trained.items():
-            network, entry = members[n]
-            found = _wave_losses(problem, network, batch)
-            if name == "trained":
-                found |= difference(predicted(network, batch), predicted(control, batch))._asdict()
-            yield {**about, "predictor": name, **jax.tree.map(float, found), **entry}
-
-
-@partial(jax.jit, static_argnums=0)
-def _wave_losses(problem: NonlinearRegression, network: Network, batch: Sequence) -> dict[str, jax.Array]:
-    """The losses after and before the layers."""
-    y = problems.predict_waves(network, batch, eta=problem.eta)
-    return {"loss": half_mse(y.final, batch.y_q), "initial_loss": half_mse(y.initial, batch.y_q)}
-
-
-_wave_note = "von Oswald et al. 2023, Fig. 4 (20,000 steps, five seeds): attention and the control predict the same."
-_wave_views = [measures(note=_wave_note), training.loss_by_step("nonlinear", _waves)]
-NONLINEAR = experiment("nonlinear", _nonlinear, _wave_views, title="Nonlinear regression")
-
 
 # Markov chains: two layers that count transitions (Edelman et al. 2024).
 
@@ -154,40 +39,32 @@ def _markov(config: MarkovConfig, folder: RunFolder) -> Iterator[Row]:
 
     def test(name: str, predict: Predict, *weights: Any, **fields: Any) -> Row:
         found = [_chain_measures(predict, chains, batch, *weights) for batch in tests]
-        if weights:
-            found = [of_batch | _roles(*weights, batch) for of_batch, batch in zip(found, tests, strict=True)]
         averages = {what: float(np.mean([of_batch[what] for of_batch in found])) for what in found[0]}
         sizes = {"predictor": name, "layers": 2 if weights else 0, "test_tasks": len(tests) * size}
         return {**about, **sizes, **averages, **fields}
 
     def distance(x: jax.Array) -> jax.Array:
         """The largest difference of the constructed layers from the posterior mean."""
-        outputs = problems.next_outputs(problems.induction_model(k, T, chains.alpha), x)
-        return jnp.max(jnp.abs(outputs - bigram_posterior(x, chains.alpha, k)))
+        return jnp.max(jnp.abs(problems.next_outputs(constructed, x) - bigram_posterior(x, chains.alpha, k)))
 
-    yield from (test(name, predict) for name, predict in _strategies(chains).items())
-    with jax.enable_x64(True):
-        exact = float(jnp.max(jax.jit(jax.vmap(distance))(chains.sample(random_key(config, TEST), _exact_sequences).x.T)))
     constructed = jax.jit(problems.induction_model, static_argnums=(0, 1))(k, T, chains.alpha)
-    of_construction = lambda model, x: jnp.log(problems.next_outputs(model, x))  # noqa: E731  (whose outputs are probabilities)
-    yield test("constructed", of_construction, constructed, symbols_before=k, max_difference=exact)
-    for before, name in enumerate(_markov_models.values()):
-        fields = {"task": "markov chains" + ", marked start" * before, "symbols_before": before, "start": "cold"}
-        models = _train_chains(config, folder, chains, name)
-        yield from (test("trained", _of_logits, model, **fields, **entry) for model, entry in models)
-
-
-def _train_chains(config: MarkovConfig, folder: RunFolder, chains: Chains, name: str) -> list[training.Member]:
-    """Two-layer models, one per seed, with or without a start symbol."""
+    exact = {}
+    if constructed.read_out.dtype == np.float64:  # as with JAX_ENABLE_X64=1
+        few = chains.sample(random_key(config, TEST), _exact_sequences).x.T
+        exact = {"max_difference": float(jnp.max(jax.jit(jax.vmap(distance))(few)))}
+    yield from (test(name, predict) for name, predict in _strategies(chains).items())
+    yield test("constructed", _of_probabilities, constructed, symbols_before=k, **exact)
 
     validation = chains.sample(random_key(config, VALIDATION), config.validation_tasks)
-    measure = lambda model: _chain_measures(_of_logits, chains, validation, model) | _roles(model, validation)  # noqa: E731
     measured = {which: _chain_measures(predict, chains, validation) for which, predict in _strategies(chains).items()}
     references = {strategy: float(found["loss"]) for strategy, found in measured.items()}
     recipe = Recipe(config.batch_size, config.learning_rate, b2=0.999, gradient_clip=1.0)
-    init = jax.jit(partial(problems.init_model, states=chains.states, length=chains.length, start=name == "markov_start"))
-    every = max(1, min(50, config.steps // 20))
-    return training.train(config, folder, name, init, chains, recipe, measure, references, every=every)
+    measure, every = partial(_chain_measures, _of_logits, chains, validation), max(1, min(50, config.steps // 20))
+    for before, name in enumerate(_markov_models.values()):
+        fields = {"task": "markov chains" + ", marked start" * before, "symbols_before": before, "start": "cold"}
+        init = jax.jit(partial(problems.init_model, states=k, length=T, start=bool(before)))
+        for model, entry in training.train(config, folder, name, init, chains, recipe, measure, references, every=every):
+            yield test("trained", _of_logits, model, **fields, **entry)
 
 
 @cache
@@ -201,13 +78,17 @@ def _strategies(chains: Chains) -> dict[str, Predict]:
     }
 
 
+def _of_probabilities(model: problems.CausalModel, x: jax.Array) -> jax.Array:
+    return jnp.log(problems.next_outputs(model, x))
+
+
 def _of_logits(model: problems.CausalModel, x: jax.Array) -> jax.Array:
     return jax.nn.log_softmax(problems.next_outputs(model, x))
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _chain_measures(predict: Predict, chains: Chains, batch: Chain, *weights: Any) -> dict[str, jax.Array]:
-    """The loss of predictions, and their divergences in nats."""
+    """The loss of predictions, their divergences in nats, and the roles of the layers."""
 
     def of_sequence(x: jax.Array) -> dict[str, jax.Array]:
         log_p = predict(*weights, x)
@@ -215,14 +96,10 @@ def _chain_measures(predict: Predict, chains: Chains, batch: Chain, *weights: An
         divergences = {f"kl_{name}": problems.divergence(jnp.exp(form(x)), log_p) for name, form in closed}
         return {"loss": problems.cross_entropy(log_p, x), **divergences}
 
-    found = jax.tree.map(jnp.mean, jax.vmap(of_sequence, in_axes=-1)(batch.x))
-    return {what: jnp.maximum(mean, 0) for what, mean in found.items()}  # a divergence of 0 is rounded to either side
-
-
-@jax.jit
-def _roles(model: problems.CausalModel, batch: Chain) -> dict[str, jax.Array]:
-    """How far the layers are a previous-token head and an induction head."""
-    return jax.tree.map(jnp.mean, jax.vmap(lambda x: problems.head_roles(model, x), in_axes=-1)(batch.x))._asdict()
+    # a divergence of 0 is rounded to either side
+    found = {what: jnp.maximum(jnp.mean(x), 0) for what, x in jax.vmap(of_sequence, in_axes=-1)(batch.x).items()}
+    roles = [jax.vmap(lambda x, model=model: problems.head_roles(model, x), in_axes=-1)(batch.x) for model in weights]
+    return found | {what: jnp.mean(x) for of_model in roles for what, x in of_model._asdict().items()}
 
 
 CHAINS = Table(
@@ -282,7 +159,7 @@ def _noisy(config: NoisyConfig, folder: RunFolder) -> Iterator[Row]:
 
 
 _noise_note = "The best single layer is preconditioned descent (Ahn et al. 2023)."
-NOISY = experiment("noisy", _noisy, [measures(note=_noise_note)], title="Noise")
+NOISY = experiment("noisy", _noisy, [MEASURES._replace(note=_noise_note)], title="Noise")
 
 
 # A layer after few and many pretraining tasks (Raventós et al. 2023).

@@ -1,5 +1,6 @@
 """Experiments of launch.icl on regression: trained and solved layers, Newton's steps, and online estimators."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -12,16 +13,16 @@ import scipy
 from jax import lax
 
 from icl import rates, recurrences
-from icl.attention import head_maps, interpolate, ridge, softmax_descent_layer, softmax_layers
+from icl.attention import descent_layers, head_maps, interpolate, ridge, softmax_layers
 from icl.rates import Polynomial, context_eigenvalues, evaluate_polynomial, optimal_polynomials
 from icl.recurrences import Dynamics, Stream, Streams, delta_losses, hebbian_losses, mesa_recursion
-from icl.tasks import Tasks, sample_tasks, vmap_tasks
+from icl.tasks import Sequence, Tasks, sample_tasks, vmap_tasks
 from jexplicit.runs.devices import full_precision
 from jexplicit.runs.progress import stage
 from launch.icl import config as configs
 from launch.icl import training
 from launch.icl.config import LayerFlags, MultiStepConfig
-from launch.icl.training import BY_NAME, LOSS, TEST, VALIDATION, Family, Model, experiment, make_model, measures, random_key
+from launch.icl.training import BY_NAME, LOSS, MEASURES, TEST, VALIDATION, Model, Predictor, experiment, make_model, random_key
 from launch.kit.experiment import RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Table, figure, means, pivot, pivot_table, where
 
@@ -32,24 +33,24 @@ _penalty = 1e-6  # of ridge regression on tasks without noise
 
 def _regression(config: configs.OneStepConfig | MultiStepConfig, folder: RunFolder) -> list[Row]:
     """Untrained, trained and interpolated predictors; several layers are also trained from the solution."""
-    runs, model = {"cold": config.steps}, make_model(config)
+    model, warm_steps = make_model(config), 0
     if isinstance(config, MultiStepConfig):
-        model = make_model(config, config.layers, recurrent=config.recurrent)
-        runs |= {"warm": config.warm_steps} if config.warm_steps else {}
-    constructed, families = training.constructed_layers(config, model), training.descent_families(config, model)
-    (_, about), *_ = training.descent_family(config, model, "gd++").members
-    by_ridge = lambda penalty, batch: vmap_tasks(lambda s: ridge(s, penalty))(batch)  # noqa: E731
-    families += [
-        Family("constructed", training.make_regression(model).predict, [(constructed, about)]),
-        Family("ridge", by_ridge, [(jnp.asarray(_penalty, jnp.zeros(()).dtype), {})]),
-    ]
-    for start, steps in runs.items():
-        trained = training.trained_family(config, folder, model, start=start, steps=steps)
-        families.append(training.with_descent_rates(model, trained) if model.recurrent else trained)
-        if start == "cold":
-            middle = [(interpolate(layers, constructed, dim=model.tasks.dim), entry) for layers, entry in trained.members]
-            families.append(trained._replace(name="interpolated", members=middle))
-    return training.measure_families(config, model, families)
+        model, warm_steps = make_model(config, config.layers, recurrent=config.recurrent), config.warm_steps
+    constructed, predict = training.constructed_layers(config, model), training.make_regression(model).predict
+    (about,) = (one.about for one in training.descents(config, model, "gd++"))
+    untrained = [Predictor("constructed", predict, constructed, about), Predictor("ridge", _by_ridge, _penalty, {})]
+    cold = training.trained_layers(config, folder, model)
+    warm = training.trained_layers(config, folder, model, start=constructed, steps=warm_steps) if warm_steps else []
+    between = []
+    for one in cold:  # whose own rates are not those of the mean
+        about = {what: value for what, value in one.about.items() if what not in ("eta", "gamma")}
+        weights = interpolate(one.weights, constructed, dim=model.tasks.dim)
+        between.append(Predictor("interpolated", predict, weights, about))
+    return training.measure(config, model, [*training.descents(config, model), *untrained, *cold, *between, *warm])
+
+
+def _by_ridge(penalty: jax.Array, batch: Sequence) -> jax.Array:
+    return vmap_tasks(lambda s: ridge(s, penalty))(batch)
 
 
 _panels = {
@@ -86,16 +87,17 @@ def _softmax(config: configs.SoftmaxConfig, folder: RunFolder) -> list[Row]:
     """One softmax layer, and the products of its heads in heads.npz."""
     model = make_model(config)
     problem = training.make_regression(model, softmax=True)
-    layer = softmax_descent_layer(model.tasks.dim, model.tasks.context, _centred_rate(config, model.tasks))
-    trained = partial(training.trained_family, config, folder, model, problem=problem)
-    found = [trained(name=name, heads=n) for n, name in enumerate(_heads.values(), 1)]
-    found.append(Family("constructed", problem.predict, [(layer, {"heads": 2})]))
-    products = {}
-    for family, heads in zip(found, (*_heads, "2 heads"), strict=True):
-        M, R = head_maps(family.members[0][0])  # [1, heads, width, width]
-        products[f"{family.name}, {heads}"] = np.asarray(M[0] * R[0, :, -1:, -1:])
+    d, N = model.tasks.dim, model.tasks.context
+    layer = softmax_layers(descent_layers(d, N, _centred_rate(config, model.tasks)), N)
+    found, products = {}, {}
+    for n, (label, name) in enumerate(_heads.items(), 1):
+        found[f"trained, {label}"] = training.trained_layers(config, folder, model, name=name, problem=problem, heads=n)
+    found["constructed, 2 heads"] = [Predictor("constructed", problem.predict, layer, {"heads": 2})]
+    for label, (one, *_) in found.items():
+        M, R = head_maps(one.weights)  # [1, heads, width, width]
+        products[label] = np.asarray(M[0] * R[0, :, -1:, -1:])
     np.savez_compressed(folder.path / "heads.npz", **products)
-    return training.measure_families(config, model, [*training.descent_families(config, model), *found])
+    return training.measure(config, model, [*training.descents(config, model), *itertools.chain(*found.values())])
 
 
 @full_precision
@@ -110,18 +112,16 @@ def _centred_rate(config: LayerFlags, tasks: Tasks) -> float:
 def _deep_softmax(config: configs.DeepSoftmaxConfig, folder: RunFolder) -> list[Row]:
     """Layers with two heads: constructed, and trained from random weights and from these."""
     model = make_model(config, config.layers, recurrent=config.recurrent)
-    problem = training.make_regression(model, softmax=True)
-    exploding = training.make_regression(model, softmax=True, clip=training.WARM_CLIP)  # constructed layers stay below
+    clipped = training.make_regression(model, softmax=True)
+    free = training.make_regression(model, softmax=True, clip=training.WARM_CLIP)  # constructed layers stay below
     linear, rates = training.constructed_layers(config, model), training.descent(config, model, "gd++")[0].eta
     sharpness = (_sharpness * rates / rates[0])[: len(linear.P)]  # inputs shrink from layer to layer, as rates grow
     layers = softmax_layers(linear, model.tasks.context, sharpness=sharpness)
-    trained = partial(training.trained_family, config, folder, model, heads=2)
-    families = [Family("constructed", exploding.predict, [(layers, {"heads": 2})])]
-    families.append(trained(name=_starts["cold"], problem=problem))
+    train = partial(training.trained_layers, config, folder, model, heads=2)
+    found = [Predictor("constructed", free.predict, layers, {"heads": 2}), *train(name=_starts["cold"], problem=clipped)]
     if config.warm_steps:
-        warm: Any = {"start": "warm", "init": lambda key: layers, "steps": config.warm_steps}
-        families.append(trained(name=_starts["warm"], problem=exploding, **warm))
-    return training.measure_families(config, model, [*training.descent_families(config, model), *families])
+        found += train(name=_starts["warm"], problem=free, start=layers, steps=config.warm_steps)
+    return training.measure(config, model, [*training.descents(config, model), *found])
 
 
 def _head_products(results: Results) -> list[str]:
@@ -144,9 +144,9 @@ def _head_products(results: Results) -> list[str]:
 
 
 _softmax_note = "von Oswald et al. 2023, Fig. 11 and 12 (5000 steps): one head is worse than descent, two come close."
-_softmax_views = [measures(note=_softmax_note), training.loss_by_step("softmax", _heads), _head_products]
+_softmax_views = [MEASURES._replace(note=_softmax_note), training.loss_by_step("softmax", _heads), _head_products]
 SOFTMAX = experiment("softmax", _softmax, _softmax_views, title="Softmax")
-_deep_views = [measures(), training.loss_by_step("deep_softmax", _starts)]
+_deep_views = [MEASURES, training.loss_by_step("deep_softmax", _starts)]
 DEEP_SOFTMAX = experiment("deep-softmax", _deep_softmax, _deep_views, title="Layers of softmax attention")
 
 
@@ -160,7 +160,7 @@ def _curvature(config: configs.CurvatureConfig, folder: RunFolder, context: int)
     """The best layers and trained ones, and eigenvalues before and after a layer."""
     model = make_model(replace(config, context=context), 2)
     rates, seconds = training.descent(config, model, "gd++")
-    values = context_eigenvalues(random_key(config, training.SPECTRUM + 100), model.tasks, min(config.test_tasks, _most))
+    values, _ = context_eigenvalues(random_key(config, training.SPECTRUM + 100), model.tasks, min(config.test_tasks, _most))
     found: Row = {"loss": rates.loss, "gamma": float(rates.gamma[0]), "eta": float(rates.eta[0]), "seconds": seconds}
     after = values * (1 - found["gamma"] * values) ** 2  # von Oswald et al. 2023, Eq. 23
     for name, part in (("", values), ("_after", after)):
@@ -169,9 +169,9 @@ def _curvature(config: configs.CurvatureConfig, folder: RunFolder, context: int)
         with np.errstate(divide="ignore"):  # fewer pairs than inputs
             found |= {f"condition{name or '_before'}": float(np.median(highest / part.min(axis=1)))}
     yield model.row("closed_form", **found)
-    for _, entry in training.with_descent_rates(model, training.trained_family(config, folder, model)).members:
-        tied = {name: np.full(2, entry[name]) for name in ("eta", "gamma")}
-        yield model.row("trained", **entry, loss=evaluate_polynomial(values, rates._replace(**tied), model.tasks).loss)
+    for one in training.trained_layers(config, folder, model):
+        tied = {name: np.full(2, one.about[name]) for name in ("eta", "gamma")}
+        yield model.row("trained", **one.about, loss=evaluate_polynomial(values, rates._replace(**tied), model.tasks).loss)
 
 
 def _largest(when: str) -> Callable[[Row], Any]:
@@ -214,7 +214,7 @@ def _depths(config: configs.DepthsConfig, folder: RunFolder) -> Iterator[Row]:
     """A row for each depth of each series, and each degree bounded."""
     with stage("spectrum of the contexts"):
         law = training.spectrum(config, tasks := make_model(config).tasks)
-        fresh = context_eigenvalues(random_key(config, TEST), tasks, config.test_tasks)
+        fresh, _ = context_eigenvalues(random_key(config, TEST), tasks, config.test_tasks)
     solved, K = {}, config.depths
     for name, tied in _series:
         with stage(f"1 to {K} layers of {_series[name, tied]}"):
@@ -267,16 +267,11 @@ def _newton(config: configs.NewtonConfig, folder: RunFolder, task: str) -> Itera
         tasks = replace(tasks, scales=tuple(np.geomspace(1, powers, config.dim).tolist()))
     N, number = tasks.context, min(config.test_tasks, _contexts)
     with stage(f"{task} inputs: layers and Newton's steps"):
-        solved = optimal_polynomials(
-            training.spectrum(config, tasks), tasks, layers=config.depths, tied=False, seed=config.seed
-        )
-        with jax.enable_x64(True):
-            values, weights = map(jnp.asarray, rates.weighted_eigenvalues(random_key(config, TEST), tasks, number))
-            each = [(jnp.asarray(p.eta), jnp.asarray(p.gamma)) for p in solved]
-            of_layers = jax.jit(lambda values, w, eta, gamma: loss_of(w, rates.residual(values, eta, gamma, N)))
-            of_newton = jax.jit(lambda values, w, k: loss_of(w, rates.newton_residual(values, k)))
-            layers = [float(of_layers(values, weights, *one)) for one in each]
-            steps = [float(of_newton(values, weights, float(k))) for k in range(_steps)]
+        law = training.spectrum(config, tasks)
+        solved = optimal_polynomials(law, tasks, layers=config.depths, tied=False, seed=config.seed)
+        values, weights = context_eigenvalues(random_key(config, TEST), tasks, number)
+        layers = [loss_of(weights, rates.residual(values, p.eta, p.gamma, N)) for p in solved]
+        steps = [loss_of(weights, rates.newton_residual(values, k)) for k in range(_steps)]
     folder.log(event="newton", task=task, layers=layers, from_identity=steps)
     for one, loss in zip(solved, layers, strict=True):
         about = {"loss": loss, "eta": one.eta.tolist(), "gamma": one.gamma.tolist(), "test_tasks": number}
@@ -284,9 +279,9 @@ def _newton(config: configs.NewtonConfig, folder: RunFolder, task: str) -> Itera
         yield Model(tasks, len(one.eta), False).row("gd++", **about)
 
 
-def loss_of(weights: jax.Array, r: jax.Array) -> jax.Array:
+def loss_of(weights: np.ndarray, r: np.ndarray) -> float:
     """Half the mean of `sum_i w_i r(λ_i)²` over contexts."""
-    return jnp.mean(jnp.sum(weights * r**2, axis=1)) / 2
+    return float(np.mean(np.sum(weights * r**2, axis=1)) / 2)
 
 
 def steps_per_layer(rows: Iterable[Row]) -> float:

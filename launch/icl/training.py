@@ -18,7 +18,7 @@ from icl import attention
 from icl.attention import Predictions, Regression, predictions
 from icl.closed_form import optimal_rate
 from icl.rates import Polynomial, Spectrum, optimal_polynomials, spectral_law
-from icl.tasks import QueryLoss, Sequence, Tasks, sample_tasks, vmap_tasks
+from icl.tasks import Sequence, Tasks, sample_tasks, vmap_tasks
 from icl.training import Recipe, TrainingProblem, train_layers
 from jexplicit.runs.devices import compile_quickly, key_of_seed, use_devices
 from jexplicit.runs.files import host_bytes
@@ -90,7 +90,12 @@ class Model(NamedTuple):
         """The descent that K layers are expected to perform."""
         return "gd" if self.layers == 1 else "gd++"
 
-    def row(self, predictor: str, **more: Any) -> dict[str, Any]:
+    @property
+    def free(self) -> int:
+        """Number of layers with weights of their own."""
+        return 1 if self.recurrent else self.layers
+
+    def row(self, predictor: str, **more: Any) -> Row:
         """A row about these tasks of linear regression."""
         about = {"predictor": predictor, "reference": self.reference, "inputs": self.tasks.inputs}
         sizes = {"layers": self.layers, "recurrent": self.recurrent, "dim": self.tasks.dim, "context": self.tasks.context}
@@ -126,9 +131,16 @@ def make_recipe(config: TrainingFlags, depth: int = 1) -> Recipe:
     return Recipe(config.batch_size, config.learning_rate, gradient_clip=1e-3 if depth <= 2 else 10.0)
 
 
-Measure = Callable[[Any], Row]  # parameters of one seed -> numbers
-Member = tuple[Any, Row]  # parameters or weights, and the fields of rows that do not depend on a test: seed, steps, seconds
 Predict = Callable[[Any, Sequence], Array]  # weights and a batch -> [m, B]
+
+
+class Predictor(NamedTuple):
+    """A function of weights and a batch, and fields of its row."""
+
+    name: str
+    predict: Predict
+    weights: Any
+    about: Row
 
 
 def train(
@@ -138,19 +150,18 @@ def train(
     init: Callable[[Array], Any],
     problem: TrainingProblem,
     recipe: Recipe,
-    measure: Measure | None = None,
+    measure: Callable[[Any], Row] | None = None,
     references: Mapping[str, float] | None = None,
     *,
     steps: int | None = None,
-    seeds: int | None = None,
     every: int = 100,
-) -> list[Member]:
+) -> list[tuple[Any, Row]]:
     """The parameters of every seed, with row fields; earlier training continues, or is read.
 
     name: of the model, in files and events. init: `key -> parameters`. measure: of the parameters of a seed; default, their
     loss on validation tasks. references: losses on these by predictor, which are events.
     """
-    steps, numbers = steps or config.steps, [config.seed + n for n in range(seeds or config.seeds)]
+    steps, numbers = steps or config.steps, [config.seed + n for n in range(config.seeds)]
     tenth = max(every, steps // 10 // every * every)
     if measure is None:
         validation, loss = problem.sample(random_key(config, VALIDATION), config.validation_tasks), jax.jit(problem.loss)
@@ -186,14 +197,6 @@ def _split_seeds(params: Any) -> list[Any]:
     return [jax.tree.unflatten(structure, [jnp.asarray(leaf[n]) for leaf in leaves]) for n in range(len(leaves[0]))]
 
 
-class Family(NamedTuple):
-    """Predictors that differ in weights, compiled once."""
-
-    name: str
-    predict: Predict
-    members: list[Member]
-
-
 @functools.lru_cache(maxsize=64)
 def descent(config: TaskFlags, model: Model, name: str) -> tuple[Polynomial, float]:
     """The rates of K steps of descent, and the seconds to find them.
@@ -216,23 +219,21 @@ def descent(config: TaskFlags, model: Model, name: str) -> tuple[Polynomial, flo
 
 def constructed_layers(config: TaskFlags, model: Model) -> attention.AttentionLayer:
     """The weights that perform GD++ (GD if K = 1)."""
-    rates, free = descent(config, model, "gd++")[0], 1 if model.recurrent else model.layers
-    return attention.descent_layers(model.tasks.dim, model.tasks.context, rates.eta[:free], gamma=rates.gamma[:free])
+    (eta, gamma, _), free = descent(config, model, "gd++")[0], model.free
+    return attention.descent_layers(model.tasks.dim, model.tasks.context, eta[:free], gamma=gamma[:free])
 
 
-def descent_family(config: TaskFlags, model: Model, name: str) -> Family:
-    """One of the descents of `descent`."""
-    rates, seconds = descent(config, model, name)
-    # one number where all layers share it
-    eta, gamma = (float(rate[0]) if np.ptp(rate) == 0 else rate.tolist() for rate in (rates.eta, rates.gamma))
-    about = {"eta": eta, "gamma": gamma if name != "gd" and model.layers > 1 else None, "seconds": seconds}
-    weights = tuple(jnp.asarray(rate, jnp.zeros(()).dtype) for rate in (rates.eta, rates.gamma))
-    return Family(name, _by_descent(model.layers), [(weights, about)])
-
-
-def descent_families(config: TaskFlags, model: Model) -> list[Family]:
-    """The descents that K layers are compared with."""
-    return [descent_family(config, model, name) for name in ("gd", *["gd++"] * (model.layers > 1), "closed_form")]
+def descents(config: TaskFlags, model: Model, *names: str) -> list[Predictor]:
+    """The descents that K layers are compared with, or some of `descent`."""
+    found = []
+    for name in names or ("gd", *["gd++"] * (model.layers > 1), "closed_form"):
+        rates, seconds = descent(config, model, name)
+        # one number where all layers share it
+        eta, gamma = (float(rate[0]) if np.ptp(rate) == 0 else rate.tolist() for rate in (rates.eta, rates.gamma))
+        about = {"eta": eta, "gamma": gamma if name != "gd" and model.layers > 1 else None, "seconds": seconds}
+        weights = tuple(jnp.asarray(rate, jnp.zeros(()).dtype) for rate in (rates.eta, rates.gamma))
+        found.append(Predictor(name, _by_descent(model.layers), weights, about))
+    return found
 
 
 @functools.cache
@@ -240,83 +241,71 @@ def _by_descent(K: int) -> Predict:
     return lambda rates, batch: vmap_tasks(lambda s: attention.gd_plus_plus(s, *rates, steps=K)[-1])(batch)  # with γ = 0 GD
 
 
-def trained_family(
+def trained_layers(
     config: LayerFlags,
     folder: RunFolder,
     model: Model,
     *,
     name: str | None = None,
-    problem: QueryLoss | None = None,
-    start: str = "cold",
+    problem: Regression | None = None,
+    start: attention.AttentionLayer | None = None,
     heads: int = 1,
-    init: Callable[[Array], Any] | None = None,
     steps: int | None = None,
-) -> Family:
+) -> list[Predictor]:
     """Layers of every seed, trained now or earlier in this run.
 
-    start is cold, from random weights, or warm, from those of the closed form or of `init`. The problem is by default
-    that of the flags; evaluations are 100 steps apart, or 1/200 of a longer training.
+    start: the weights of a warm start; default, random ones. problem: default, that of the flags, where recurrent layers have
+    the rates of the nearest descent. Evaluations are 100 steps apart, or 1/200 of a longer training.
     """
-    tasks, name = model.tasks, name or f"{start}_{model_name(model.row(''))}"
-    if start == "warm" and init is None:
-        constructed = constructed_layers(config, model)  # solved here: `init` is traced
-        init = lambda key: constructed  # noqa: E731
-    if init is None:
-        sizes: Any = {"width": tasks.dim + tasks.outputs, "layers": 1 if model.recurrent else model.layers, "heads": heads}
-        init = functools.partial(attention.init_layers, scale=INIT_SCALE / model.layers, **sizes)
-    trained = problem or make_regression(model, **{"clip": WARM_CLIP} if start == "warm" else {})
-
+    tasks, begin = model.tasks, "cold" if start is None else "warm"
+    sizes: Any = {"width": tasks.dim + tasks.outputs, "layers": model.free, "heads": heads}
+    cold = functools.partial(attention.init_layers, scale=INIT_SCALE / model.layers, **sizes)
+    trained = problem or make_regression(model, **{} if start is None else {"clip": WARM_CLIP})
     validation = sample_tasks(random_key(config, VALIDATION), tasks, config.validation_tasks)
-    theirs = {what: _reference_predictions(config, model, validation, what) for what in sorted({"gd", model.reference})}
+    against = descents(config, model, *sorted({"gd", model.reference}))
+    theirs = {one.name: predictions_of(one.predict, one.weights, validation) for one in against}
 
-    def measure(layers: Any) -> Row:
+    def evaluate(layers: Any) -> Row:
         measured = compare(predictions_of(trained.predict, layers, validation), theirs[model.reference])
         return {what: measured[what] for what in ("loss", *attention.PredictorDifference._fields)}
 
     every, recipe = max(100, (steps or config.steps) // 200), make_recipe(config, model.layers)
     references = {what: float(np.mean(found.loss)) for what, found in theirs.items()}
-    members = train(config, folder, name, init, trained, recipe, measure, references, steps=steps, every=every)
-    return Family("trained", trained.predict, [(layers, {**e, "start": start, "heads": heads}) for layers, e in members])
+    name, init = name or f"{begin}_{model_name(model.row(''))}", cold if start is None else lambda key: start
+    members = train(config, folder, name, init, trained, recipe, evaluate, references, steps=steps, every=every)
+    rates, found = jax.jit(functools.partial(attention.descent_rates, dim=tasks.dim, context=tasks.context)), []
+    for layers, entry in members:
+        about = {**entry, "start": begin, "heads": heads}
+        if problem is None and model.recurrent:
+            eta, gamma = map(float, rates(jax.tree.map(lambda leaf: leaf[0], layers)))
+            about |= {"eta": eta, "gamma": gamma if model.layers > 1 else None}
+        found.append(Predictor("trained", trained.predict, layers, about))
+    return found
 
 
-def with_descent_rates(model: Model, trained: Family) -> Family:
-    """The same layers, with η and γ of the nearest descent in rows."""
-    rates, members = jax.jit(functools.partial(attention.descent_rates, dim=model.tasks.dim, context=model.tasks.context)), []
-    for layers, entry in trained.members:
-        eta, gamma = map(float, rates(jax.tree.map(lambda leaf: leaf[0], layers)))
-        members.append((layers, {**entry, "eta": eta, "gamma": gamma if model.layers > 1 else None}))
-    return trained._replace(members=members)
-
-
-def measure_families(config: TaskFlags, model: Model, families: list[Family]) -> list[Row]:
+def measure(config: TaskFlags, model: Model, predictors: list[Predictor]) -> list[Row]:
     """A row for each predictor on the same fresh test tasks."""
     size = min(_block, config.test_tasks)
     blocks, found = -(-config.test_tasks // size), []
-    predictors = [(family, *member) for family in families for member in family.members]
+    (reference,) = descents(config, model, model.reference)
     with stage(f"testing {model_name(model.row(''))}", "tasks") as progress:
         for block in range(blocks):
             batch = sample_tasks(jax.random.fold_in(random_key(config, TEST), block), model.tasks, size)
-            theirs = _reference_predictions(config, model, batch, model.reference)
-            ours = [compare(predictions_of(family.predict, weights, batch), theirs) for family, weights, _ in predictors]
+            theirs = predictions_of(reference.predict, reference.weights, batch)
+            ours = [compare(predictions_of(one.predict, one.weights, batch), theirs) for one in predictors]
             found.append(jax.tree.map(float, ours))
             progress((block + 1) * size, blocks * size)
     rows, averages = [], jax.tree.map(lambda *of_blocks: float(np.mean(of_blocks)), *found)
-    for (family, _, entry), one in zip(predictors, averages, strict=True):
-        variance = max(one.pop("square") - one["loss"] ** 2, 0)
-        one |= {"standard_error": float(np.sqrt(variance / (blocks * size))), "test_tasks": blocks * size}
-        rows.append(model.row(family.name, **one, **entry))
+    for one, mean in zip(predictors, averages, strict=True):
+        variance = max(mean.pop("square") - mean["loss"] ** 2, 0)
+        mean |= {"standard_error": float(np.sqrt(variance / (blocks * size))), "test_tasks": blocks * size}
+        rows.append(model.row(one.name, **mean, **one.about))
     return rows
-
-
-def _reference_predictions(config: TaskFlags, model: Model, batch: Sequence, name: str) -> Predictions:
-    """The predictions of a descent that others are compared with."""
-    family = descent_family(config, model, name)
-    return predictions_of(family.predict, family.members[0][0], batch)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def predictions_of(predict: Predict, weights: Any, batch: Sequence) -> Predictions:
-    """The predictions of a member of a family, in pieces."""
+    """The predictions for a batch, in pieces."""
     size = batch.y_q.shape[-1]
     piece = max(n for n in range(1, min(size, _piece) + 1) if size % n == 0)
     pieces = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], -1, piece), -2, 0), batch)
@@ -346,7 +335,7 @@ attention weights that perform the reference, GD for one layer and GD++ for more
 constructed weights; *ridge* knows the noise. Cosines and differences compare with the reference."""
 BY_STEP = {"xlabel": "training step", "ylabel": f"validation {LOSS}", "yscale": "log"}
 Models = Mapping[str, str]  # names of trained models in files and events, by label
-_identity = ("experiment", "task", "layers", "heads", "recurrent", "dim", "context", "predictor", "start", "attention")
+_identity = ("experiment", "task", "layers", "heads", "recurrent", "dim", "context", "predictor", "start")
 
 
 def _over_seeds(results: Results) -> list[Row]:
@@ -355,16 +344,12 @@ def _over_seeds(results: Results) -> list[Row]:
     return [{**row, "losses": own} for row, own in zip(means(results.rows, _identity), losses, strict=True)]
 
 
-def curve(results: Results, model: str) -> list[Row]:
-    """The evaluations of a trained model by step, measures by seed."""
-    return sorted((e for e in results.events("evaluation", "model", "step") if e["model"] == model), key=lambda e: e["step"])
-
-
 def curves(results: Results, models: Models) -> list[Row]:
     """The evaluations of models as a series `trained`, and constant losses."""
     rows: list[Row] = []
+    evaluations = sorted(results.events("evaluation", "model", "step"), key=lambda e: e["step"])
     for label, model in models.items():
-        rows += [{"label": label, "series": "trained", **entry} for entry in curve(results, model)]
+        rows += [{"label": label, "series": "trained", **entry} for entry in where(evaluations, model=model)]
         found = {event["predictor"]: event["loss"] for event in results.events("reference") if event["model"] == model}
         rows += [{"label": label, "series": _names.get(name, name), "loss": loss} for name, loss in found.items()]
     return rows
@@ -397,24 +382,15 @@ def _rates(values: Any, form: str) -> str:
     return "" if values is None else ", ".join(f"{rate:{form}}" for rate in np.ravel(kept))
 
 
-_forms = {
-    ".5g": "initial_loss population_loss train_loss",
-    ".4f": "cosine model_difference prediction_difference",
-    ".3f": "sensitivity_own sensitivity_next sensitivity_other",
-}
+_differences = ("cosine", "model_difference", "prediction_difference")
 _measures = [
     Column("K", _layers), Column("heads", "heads"), Column("predictor", _predictor), Column("loss", _loss_with_range),
-    *(Column(name.replace("_", " "), name, form) for form, names in _forms.items() for name in names.split()),
+    Column("population loss", "population_loss", ".5g"),
+    *(Column(name.replace("_", " "), name, ".4f") for name in _differences),
     Column("η/N", lambda row: _rates(None if row.get("eta") is None else np.divide(row["eta"], row["context"]), ".4g")),
     Column("γ", lambda row: _rates(row.get("gamma"), ".3g")),
     Column("steps", lambda row: row["steps"] or None),
     Column("seconds", "seconds", ".0f"),
 ]  # fmt: skip
-
-
-def measures(*columns: Column, note: str = "") -> Table:
-    """A table of predictors and their measures, after other columns."""
-    return Table([*columns, *_measures], _over_seeds, note)
-
-
-COMPARISON = measures(note=_reading.replace("\n", " "))
+MEASURES = Table(_measures, _over_seeds)
+COMPARISON = MEASURES._replace(note=_reading.replace("\n", " "))

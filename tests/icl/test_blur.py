@@ -30,20 +30,8 @@ draw_family_episode = jax.jit(search.draw_family_episode, static_argnums=1, stat
 slow = pytest.mark.slow
 
 PRODUCT = "multiplicative_second_state"
-RIDGE = Rules(
-    states=2,
-    backward=PRODUCT,
-    hidden="relu",
-    output="linear",
-    backward_activation="linear",
-    derivative=True,
-    feedback="cross_entropy",
-    multistate=False,
-    normalise_output=False,
-    update="ridge",
-    aging=True,
-    average=True,
-)
+RIDGE = Rules(2, PRODUCT, False, normalise_output=False, update="ridge", aging=True, average=True, hidden="relu")
+RIDGE = dataclasses.replace(RIDGE, output="linear", backward_activation="linear", derivative=True, feedback="cross_entropy")
 DESIGNS = {
     "unit": Rules(states=3, synapse_norm=True, output="softmax", over="mixed"),
     "one weight": Rules(2, PRODUCT, False, "backward", normalise_output=False, hidden="relu"),
@@ -51,9 +39,7 @@ DESIGNS = {
     "sequential ridge": dataclasses.replace(RIDGE, pre="sequential", over="mixed"),
 }
 SLOW_DESIGNS = {
-    "default": Rules(states=2),
     "forward": Rules(states=3, normalise="forward", output="linear"),
-    "one ridge": RIDGE,
     "sequential": dataclasses.replace(RIDGE, pre="sequential", update="hebbian", feedback="label"),
 }
 SCALARS = {"eta": 1.3, "f": 0.7, "f_synapse": 0.9, "eta_synapse": -0.3, "m": 0.8, "s": 0.1, "m_output": 1.7, "rescale": 1.2}
@@ -119,7 +105,6 @@ def test_a_step_is_the_paper_s_sums(name):
     "sizes, hidden, output, loss, dtype, most",
     [
         ((6, 7, 4), "tanh", "linear", "cross_entropy", np.float64, 1e-12),
-        pytest.param((6, 7, 5, 6, 4), "relu", "linear", "cross_entropy", np.float32, 1e-6, marks=slow),
         pytest.param((6, 7, 5, 6, 4), "sigmoid", "sigmoid", "squared_error", np.float64, 1e-12, marks=slow),
     ],
 )
@@ -198,16 +183,11 @@ def test_the_meta_gradient_is_that_of_finite_differences():
         assert along == pytest.approx((ahead - behind) / 2e-5, rel=1e-6)
 
 
-@slow
-def test_a_genome_s_run_does_not_depend_on_the_others_nor_on_the_devices_nor_on_the_evaluations(meta_trained):
-    (alone,) = meta(jax.tree.map(lambda leaf: leaf[:1], genomes()), STAGES[:1], devices=1, every=4).history
-    of_three = meta_trained.history[1]
-    assert (alone["accuracy"][0], alone["loss"][0]) == (of_three["accuracy"][0], of_three["loss"][0])
-
-
 def test_an_interrupted_meta_run_resumes_bit_for_bit_and_each_stage_begins_with_the_best(meta_trained, tmp_path):
     resumed = resumed_after(3, functools.partial(meta, genomes()), tmp_path)  # in the second stage
     chex.assert_trees_all_equal(resumed[:3], meta_trained[:3])
+    alone = meta(jax.tree.map(lambda leaf: leaf[:1], genomes()), STAGES[:1], devices=1, every=4).history[0]
+    assert (alone["accuracy"], alone["loss"]) == tuple(meta_trained.history[1][name][:1] for name in ("accuracy", "loss"))
     assert [entry["step"] for entry in resumed.history] == [2, 4, 6, 8]
     later = [max(entry["accuracy"]) for entry in meta_trained.history[2:]]
     assert meta_trained.score == max(later) and meta_trained.skipped == 0
@@ -238,8 +218,6 @@ def test_tasks_relabel_and_mix_as_they_say():
     np.testing.assert_allclose(task.X.mean(axis=0), 0, atol=1e-4)
     np.testing.assert_allclose(task.X.std(axis=0), 1, rtol=1e-4)
     assert np.linalg.matrix_rank(np.asarray(task.X), tol=1e-2) == 2
-    constant = make_source(Examples(np.full((200, 5), 3, np.float32), source.examples.Y))
-    assert not np.any(draw_task(jax.random.key(0), family, constant)[0].X)
     old, new = (np.argmax(part.Y, axis=1).tolist() for part in (source.examples, task))
     merged = dict(zip(old, new, strict=True))
     assert [merged[label] for label in old] == new and sorted(merged.values()) == [0, 0, 1, 1]
@@ -270,16 +248,6 @@ def test_the_curve_objective_is_the_weighted_log_loss_of_every_update():
     w = 1 / np.arange(5, 11)
     assert loss == pytest.approx(np.average(np.log(0.02 + losses), weights=w), rel=1e-4)
     assert share == pytest.approx(np.average(shares, weights=w), rel=1e-4)
-
-
-@slow
-def test_families_take_turns():
-    families = Family((3,), 8), Family((4, 4), 6, inputs=3, classes=2)
-    recipe = blur.MetaRecipe(families=families, objective="curve", query_size=10)
-    start = jax.tree.map(lambda leaf: jax.device_put(leaf)[None], backprop_genome(2, eta_synapse=-0.2))
-    whole = blur.meta_train(start, RIDGE, recipe, (Stage(3, 8),), blobs(), blobs(20, 1), every=3, episodes=2)
-    assert [entry["step"] for entry in whole.history] == [3, 6, 8] and whole.skipped == 0
-    assert float(jnp.abs(whole.genomes.lam - start.lam).max()) > 1e-3
 
 
 # Files, images, shipped rules
@@ -341,22 +309,6 @@ def test_shipped_genomes_say_where_they_come_from_and_learn():
         assert curves[:, -1].min() == 1
 
 
-@slow
-def test_the_learner_is_the_rule_it_is_named_after():
-    rule, loaded, (X, Y) = blur.learner("digits"), load_genome("digits"), blobs(64, classes=5)
-    state = rule.init(jax.random.key(0), (5, 8, 5))
-    expected = passes.init_synapses(jax.random.key(0), loaded.genome, loaded.rules, (5, 8, 5))
-    for _ in range(2):
-        state, logits = rule.update(X, Y, state)
-        expected, theirs = jax.jit(functools.partial(learn, loaded.genome, loaded.rules))(expected, X, Y)
-        np.testing.assert_array_equal(logits, theirs)
-    np.testing.assert_array_equal(rule.predict(state, X), jax.jit(functools.partial(passes.predict, *loaded[:2]))(expected, X))
-    assert float(accuracy_of(rule.predict(state, X), jax.device_put(Y))) > 0.8  # classes three deviations apart
-    broken = jax.tree.map(lambda leaf: leaf.at[(0,) * leaf.ndim].set(np.nan), state)
-    with pytest.raises(FloatingPointError, match="synapses are not finite after this update"):
-        rule.update(X, Y, broken)
-
-
 # What learned rules are judged by: small tasks, tuned descent, the cost of an update, neighbours, speed
 
 
@@ -371,9 +323,8 @@ def test_parts_are_disjoint_standardised_and_of_all_classes(data_dir):
         np.testing.assert_allclose(sets.train.X.std(axis=0), 1, atol=1e-4)
         assert all(np.all(part.Y.sum(axis=1) == 1) and part.Y.sum(axis=0).min() > 0 for part in sets[:3])
         assert np.array_equal(sets.test.X, again.test.X) and not np.array_equal(sets.train.X, other.train.X)
-        rows = [{row.tobytes() for row in part.X} for part in sets[:3]]
-        shared = len(rows[0] & rows[1]) + len(rows[0] & rows[2]) + len(rows[1] & rows[2])
-        assert shared == 0 or name == "iris"  # which has two equal flowers
+        examples = len(np.unique(np.concatenate([part.X for part in sets[:3]]), axis=0))
+        assert examples == M or name == "iris"  # which has two equal flowers
     sets, small = baselines.task_sets("mnist@28"), baselines.task_sets("mnist@7")
     assert [len(one.X) for one in sets[:3]] == [3500, 500, 1000] and (sets.inputs, small.inputs) == (784, 49)
     np.testing.assert_array_equal(sets.train.Y, small.train.Y)
@@ -393,20 +344,6 @@ def test_descent_is_a_loop_over_the_minibatches_of_the_rule():
     logits = np.tanh(test.X @ weights[0][:-1] + weights[0][-1]) @ weights[1][:-1] + weights[1][-1]
     accuracy = np.mean(logits.argmax(axis=1) == test.Y.argmax(axis=1))
     assert found.shape == (1, 1, 6) and found[0, 0, -1] == pytest.approx(accuracy, abs=0.0051)
-
-
-@slow
-def test_accuracies_at_chosen_updates_are_those_of_the_full_curve():
-    at, learners = (0, 1, 3, 6), {"batch_size": 8, "seeds": (0, 3), "steps": 6}
-    train, dev, test = data(40), data(30, 1), data(100, 2)
-    how: Any = {"hidden_activation": "relu", "normalised": True}
-    curves: Any = functools.partial(blur.descent_curves, "adam", (0.01, 0.1), (5,), train, **learners, **how)
-    rule: Any = backprop_genome(2), sgd_rules("tanh", "cross_entropy")
-    rule = functools.partial(learning_curves, *rule, (5,), train, **learners)
-    for run, shape, rounding in ((curves, (2, 2, 4), 0.011), (rule, (2, 4), 0)):  # one example of 100 may change sides
-        full, (on_dev, on_test) = run(test), run((dev, test), at=at)
-        assert on_dev.shape == on_test.shape == shape and np.ptp(full) > 0
-        np.testing.assert_allclose(on_test, full[..., at], rtol=0, atol=rounding)
 
 
 @slow
@@ -437,16 +374,13 @@ def test_costs_of_updates_by_hand():
 
 @slow
 def test_the_nearest_neighbour_is_among_the_examples_of_the_learners_and_no_others():
-    """By loops over the examples of the first n minibatches; both learners share the one of all examples."""
+    """By a loop over the examples of the first n minibatches; both learners share the one of all examples."""
     train, test = data(20), data(50, 1)
-    found = baselines.nearest_neighbour_accuracies(train, test, at=(1, 2, 5), batch_size=4, seeds=(0, 3))
-    labels, wanted = train.Y.argmax(axis=1), test.Y.argmax(axis=1)
-    for row, seed in zip(found, (0, 3), strict=True):
-        batches = blur.minibatches(seed, 20, steps=5, batch_size=4)
-        for accuracy, n in zip(row, (1, 2, 5), strict=True):
-            nearest = [min(batches[:n].ravel(), key=lambda m, x=x: ((train.X[m] - x) ** 2).sum()) for x in test.X]
-            assert accuracy == np.mean(labels[nearest] == wanted)
-    assert found.shape == (2, 3) and found[0, 2] == found[1, 2]
+    found = baselines.nearest_neighbour_accuracies(train, test, at=(1, 5), batch_size=4, seeds=(0, 3))
+    few = blur.minibatches(3, 20, steps=5, batch_size=4)[0]
+    nearest = [min(few, key=lambda m, x=x: ((train.X[m] - x) ** 2).sum()) for x in test.X]
+    assert found[1, 0] == np.mean(train.Y.argmax(axis=1)[nearest] == test.Y.argmax(axis=1))
+    assert found.shape == (2, 2) and found[0, 1] == found[1, 1]
 
 
 def test_updates_to_reach_an_accuracy_by_hand():

@@ -17,8 +17,7 @@ from launch.blur.train import mean_and_spread
 from launch.digits import config as digits
 from launch.digits.solved import check, most_accurate
 from launch.digits.trained import SOLVERS, Task, gradient
-from launch.feature_machine import config as feature_machine
-from launch.feature_machine.modular import circulant_share, modular_table
+from launch.feature_machine import circulant_share, modular_table
 from launch.icl import config as icl
 from launch.kit.views import Results
 from launch.networks import config as networks
@@ -31,7 +30,7 @@ def test_presets_are_valid_configurations():
     for preset in digits.PRESETS.values():
         check_bounds(preset.config)
         check(preset.config)
-    for command in {**icl.COMMANDS, **networks.COMMANDS, **blur.COMMANDS, **feature_machine.COMMANDS}.values():
+    for command in {**icl.COMMANDS, **networks.COMMANDS, **blur.COMMANDS}.values():
         experiment: Any = pkgutil.resolve_name(str(command.run))
         assert "tiny" in command.presets
         for preset in command.presets.values():

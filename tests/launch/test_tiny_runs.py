@@ -19,7 +19,7 @@ from jexplicit.lm.evaluation import evaluate
 from jexplicit.runs.files import read_events
 from launch import cli
 from launch.icl.config import InputFlags
-from launch.icl.training import TEST, descent_families, make_model, measure_families, random_key
+from launch.icl.training import TEST, descents, make_model, measure, random_key
 
 
 def line(name: str) -> str:
@@ -90,7 +90,7 @@ def test_a_loss_has_the_standard_error_of_its_tasks():
     """Of several blocks of tasks, beside NumPy on the single losses."""
     config = InputFlags(out="", dim=2, context=3, test_tasks=20_000, inputs="laplace")
     model = make_model(config)
-    told = measure_families(config, model, descent_families(config, model))[0]
+    told = measure(config, model, descents(config, model))[0]
     step = jax.jit(vmap_tasks(lambda s: gd_plus_plus(s, *(np.full(1, rate) for rate in (told["eta"], 0.0)), steps=1)[-1]))
     keys = [jax.random.fold_in(random_key(config, TEST), block) for block in range(2)]
     batches = [sample_tasks(key, model.tasks, 10_000) for key in keys]

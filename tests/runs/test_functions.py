@@ -72,7 +72,6 @@ def cases() -> dict[str, Case]:
     ONE = icl.Sequence(normal(8, 3), normal(8, 2), normal(3), normal(2))
     TEXT = Stream(normal(8, 3) / 3, normal(8, 2), normal(8, 3))
     LAYERS = draw.like(icl.init_layers, 5, layers=2)
-    LAYER = jax.tree.map(lambda leaf: leaf[0], LAYERS)
     TASKS = icl.Tasks(dim=3, context=8, noise=0.5, input_range=3.0)  # inputs of the order of 1
     BATCH = icl.Sequence(normal(8, 3, 16), normal(8, 2, 16), normal(3, 16), normal(2, 16))
     SINGLE = icl.Sequence(normal(8, 3), normal(8, 1), normal(3), normal(1))
@@ -119,7 +118,6 @@ def cases() -> dict[str, Case]:
         "icl.ridge": case(icl.ridge, ONE, 0.5, compiled=WITH_CHECKS),
         "icl.tokens": case(icl.tokens, ONE),
         "icl.predict": case(icl.predict, LAYERS, ONE),
-        "icl.roll_out": case(icl.roll_out, LAYER, ONE, steps=3),
         "icl.head_maps": case(icl.head_maps, LAYERS),
         "icl.predict_batch": case(icl.predict_batch, LAYERS, BATCH),
         "icl.descent_layers": case(functools.partial(icl.descent_layers, 3, 8), np.array([0.1, 0.2])),

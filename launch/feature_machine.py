@@ -1,21 +1,44 @@
-"""Modular arithmetic by a recursive feature machine.
+"""Features without backpropagation: a kernel machine with a metric from its gradients.
 
-It is learned late and all at once: from half of the table of a + b mod p, the first solves predict nothing of the other half,
-and the last ones all of it. What is learned is the metric, whose blocks become circulant.
+python -m launch.feature_machine modular --out runs/modular
+python -m launch.feature_machine modular --modulus 31 --operation multiply --out runs/multiply
+
+Modular arithmetic is learned late and all at once: from half of the table of a + b mod p, the first solves predict nothing of
+the other half, and the last ones all of it. What is learned is the metric, whose blocks become circulant.
 """
 
+import functools
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from jexplicit.runs.bounds import Bounds, PositiveInt
 from jexplicit.runs.progress import stage
-from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, predict
-from launch.feature_machine.config import ModularConfig
-from launch.kit.experiment import Experiment, Part, RunFolder
+from launch.kit.command import Command, Preset, Run, run_subcommand
 from launch.kit.views import Column, Lines, Row, Table, groups
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModularConfig(Run):
+    """Learn modular arithmetic by a recursive feature machine."""
+
+    GROUPS: ClassVar = {"modulus": "task", "solves": "machine"}
+
+    modulus: Annotated[int, Bounds(at_least=3)] = 61
+    """p: the table has p x p entries, a and b as two one-hot vectors."""
+    operation: Literal["add", "subtract", "multiply"] = "add"
+    """What is learned, modulo p."""
+    train_share: Annotated[float, Bounds(above=0, below=1)] = 0.5
+    """Share of the table that is trained on; the rest is the test."""
+    seeds: PositiveInt = 3
+    """Number of splits of the table."""
+    solves: PositiveInt = 30
+    """How many times the regression is solved."""
+
 
 _operations = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
 
@@ -35,13 +58,13 @@ def circulant_share(B: Float[np.ndarray, "p p"]) -> float:
     return float(np.var(means) / max(np.var(B), np.finfo(B.dtype).tiny))
 
 
-def _measure(config: ModularConfig, folder: RunFolder) -> Iterator[Part]:
-    """A machine for each split of the table."""
-    for seed in range(config.seed, config.seed + config.seeds):
-        yield {"method": "feature-machine", "seed": seed}, lambda seed=seed: _solve(config, seed)
-
-
 def _solve(config: ModularConfig, seed: int) -> list[Row]:
+    """The solves of a split of the table."""
+    import jax.numpy as jnp
+    from jax.nn import one_hot
+
+    from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, predict
+
     p = config.modulus
     X, y = modular_table(p, config.operation)
     order = np.random.default_rng(seed).permutation(len(X))
@@ -54,7 +77,7 @@ def _solve(config: ModularConfig, seed: int) -> list[Row]:
         found = {f"{name}_accuracy": float((np.asarray(guess) == targets).mean()) for name, (guess, targets) in guesses.items()}
         return found | {"circulant": max(map(circulant_share, (M[:p, p:], M[:p, : p - 1 : -1])))}
 
-    Y = jax.nn.one_hot(y[train], p, dtype=jnp.float32)
+    Y = one_hot(y[train], p, dtype=jnp.float32)
     with stage(f"seed {seed}", "solves") as progress:
         show = lambda entry: progress(entry["solve"], config.solves)  # noqa: E731
         _, history = feature_machine(inputs["train"][0], Y, solves=config.solves, measure=accuracies, callback=show)
@@ -76,6 +99,23 @@ RESULTS = Table(
 _shares = {"train_accuracy": "train", "test_accuracy": "test", "circulant": "circulant share"}
 _axes = {"xlabel": "solve", "ylabel": "accuracy, and share"}
 _views = [RESULTS, Lines("grokking", "solve", _shares, "measure", axes=_axes)]
-EXPERIMENT = Experiment(
-    "feature-machine", ModularConfig, _measure, _views, title="launch.feature_machine modular: features by solving"
-)
+
+
+def run(config: ModularConfig) -> dict[str, Any]:
+    """A machine for each split of the table, and the report."""
+    from launch.kit.experiment import Experiment, Part, RunFolder  # JAX, which --help does not wait for
+
+    def measure(config: ModularConfig, folder: RunFolder) -> Iterator[Part]:
+        for seed in range(config.seed, config.seed + config.seeds):
+            yield {"method": "feature-machine", "seed": seed}, functools.partial(_solve, config, seed)
+
+    title = "launch.feature_machine modular: features by solving"
+    return Experiment("feature-machine", ModularConfig, measure, _views, title=title).run(config)
+
+
+_tiny = Preset(ModularConfig(out="runs/modular", modulus=7, seeds=2, solves=4, train_share=0.8), "p = 7; seconds.")
+COMMANDS = {"modular": Command(ModularConfig, run, {"tiny": _tiny}, "feature-machine")}
+main = functools.partial(run_subcommand, COMMANDS, description=__doc__ or "")
+
+if __name__ == "__main__":
+    sys.exit(main())
