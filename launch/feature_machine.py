@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Float
 
-from jexplicit.runs.bounds import Bounds, PositiveInt
+from jexplicit.runs.files import Bounds, PositiveInt
 from jexplicit.runs.progress import stage
 from launch.kit.command import Command, Preset, Run, run_subcommand
 from launch.kit.views import Column, Lines, Row, Table, groups
