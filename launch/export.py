@@ -24,8 +24,8 @@ class Config(ModelChoice):
 
 def run(config: Config) -> dict[str, Any]:
     """Load and write."""
-    from jexplicit.lm.arpa import is_arpa
-    from jexplicit.lm.checkpoints import model_path
+    from jexplicit.lm.ngram import is_arpa
+    from jexplicit.lm.text_model import model_path
 
     given = local_path(config.out, "--out")
     out = check_writable(model_path(given), "--out")

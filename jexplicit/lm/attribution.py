@@ -13,14 +13,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.core.model import HISTORY, LanguageModel, Past
 from jexplicit.lm.counted.contexts import Context
 from jexplicit.lm.counted.evidence import KINDS, Decisions, decisions, predicted_places, weigh
 from jexplicit.lm.counted.mixing import CLIP, NO_BLOCKS, Gate, log_likelihoods, read_gate
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.counted.reading import (
     Ahead,
-    AnyModel,
     Combination,
     CountedState,
     begin,
@@ -31,7 +29,7 @@ from jexplicit.lm.counted.reading import (
     within_documents,
 )
 from jexplicit.lm.evaluation import check_positions
-from jexplicit.lm.rows import NetworkRows, SequenceRows
+from jexplicit.lm.model import HISTORY, AnyModel, LanguageModel, NetworkRows, Past, SequenceRows
 from jexplicit.runs.devices import full_precision, map_rows
 
 
@@ -169,7 +167,7 @@ def explain(
         past: where the positions stand in their text, for a counted model.
 
     Example:
-        >>> from jexplicit.lm.core.model import token_model
+        >>> from jexplicit.lm.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> round(explain(model, np.array([[1]]), np.array([0])).evidence.item(), 3)  # log 2 less its mean, half of it
         0.347

@@ -20,19 +20,8 @@ from jexplicit.data.contexts import PAD, Stream, check_token_ids, distinct_conte
 from jexplicit.data.corpora import TextSizes
 from jexplicit.data.inputs import MinimalPair
 from jexplicit.data.tokenizers import UNK_ID, Progress, Tokenizer, encode_documents
-from jexplicit.lm.core.model import (
-    LanguageModel,
-    Past,
-    TableRows,
-    contexts_at,
-    draw_sample,
-    map_contexts,
-    read_text,
-    sampled_positions,
-)
 from jexplicit.lm.counted.evidence import predicted_places
 from jexplicit.lm.counted.reading import (
-    AnyModel,
     Combination,
     Counted,
     begin,
@@ -43,7 +32,18 @@ from jexplicit.lm.counted.reading import (
     score_places,
     within_documents,
 )
-from jexplicit.lm.rows import SequenceRows
+from jexplicit.lm.model import (
+    AnyModel,
+    LanguageModel,
+    Past,
+    SequenceRows,
+    TableRows,
+    contexts_at,
+    draw_sample,
+    map_contexts,
+    read_text,
+    sampled_positions,
+)
 from jexplicit.runs.devices import check_threads
 
 _read_at_once = 1 << 24  # tokens at a time
@@ -89,7 +89,7 @@ def evaluate(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from jexplicit.lm.core.model import token_model
+        >>> from jexplicit.lm.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> round(evaluate(model, np.array([0, 1, 2, 0])).perplexity, 3)  # p = 1/4 for both tokens
         4.0
@@ -140,7 +140,7 @@ def score(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from jexplicit.lm.core.model import token_model
+        >>> from jexplicit.lm.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> np.exp(score(model, np.array([0, 1, 2, 0]))).round(2).tolist()
         [0.25, 0.25]
@@ -381,7 +381,7 @@ def document_losses(
     shorter; default, the whole document.
 
     >>> import jax.numpy as jnp
-    >>> from jexplicit.lm.core.model import token_model
+    >>> from jexplicit.lm.model import token_model
     >>> losses = document_losses(token_model([jnp.zeros((4, 4))], "cat", False), np.array([0, 2, 3, 0, 3, 0]))
     >>> losses.positions.tolist(), losses.nll.round(3).tolist()  # log 16, log 4
     ([2, 1], [2.773, 1.386])

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, State, context_of
-from jexplicit.lm.counted.reading import AnyModel, Counted
+from jexplicit.lm.counted.reading import Counted
+from jexplicit.lm.model import NO_TOKEN, AnyModel, LanguageModel, State, context_of
 from jexplicit.lm.reading import expect, init, predict, read
 from jexplicit.runs.checks import check_key
 from jexplicit.runs.devices import check_threads
@@ -34,7 +34,7 @@ def next_token(
         ValueError: a token id that the model does not have.
 
     Example:
-        >>> from jexplicit.lm.core.model import token_model
+        >>> from jexplicit.lm.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> np.exp(next_token(model, np.array([1]))).round(2).tolist()
         [0.5, 0.25, 0.25]
@@ -79,7 +79,7 @@ def generate(
         RuntimeError: a process that was forked after JAX had started.
 
     Example:
-        >>> from jexplicit.lm.core.model import token_model
+        >>> from jexplicit.lm.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[0.25, 0.25, 0.5]] * 3))], "cat", False)
         >>> generate(jax.random.key(0), model, np.array([1]), 3, temperature=0).tolist()
         [2, 2, 2]
@@ -130,7 +130,7 @@ def generate_text(
         end of the prompt stands once, see `prompt_ids`.
 
     Example:
-        >>> from jexplicit.lm.fits.fit import fit
+        >>> from jexplicit.lm.fit import fit
         >>> model, tokenizer, _ = fit(["to be or not to be"], "explicit", tokenizer="char", radius=2)
         >>> generate_text(jax.random.key(0), model, tokenizer, "to b", 3, temperature=0)
         'e o'

@@ -15,12 +15,12 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from jexplicit.data.contexts import PAD, check_token_ids
-from jexplicit.lm.core.model import Past, State, contexts_at
 from jexplicit.lm.counted import reading as counted
 from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.counted.reading import AnyModel, Combination, CombinationState, Counted, CountedState, begin
+from jexplicit.lm.counted.reading import Combination, CombinationState, Counted, CountedState, begin
 from jexplicit.lm.evaluation import log_distributions, log_probabilities
-from jexplicit.lm.model_files import read_model_file, save_model
+from jexplicit.lm.files import read_model_file, save_model
+from jexplicit.lm.model import AnyModel, Past, State, contexts_at
 from jexplicit.runs.files import local_path
 
 
@@ -42,7 +42,7 @@ def read(
         ValueError: a token id that the model does not have, or a state of another model.
 
     Example:
-        >>> from jexplicit.lm.core.model import token_model
+        >>> from jexplicit.lm.model import token_model
         >>> import jax.numpy as jnp
         >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> log_p, state = read(model, init(model), np.array([1, 2]))

@@ -16,8 +16,8 @@ from jexplicit.counts.pairs import Counts, SparseCounts, count, count_sparse
 from jexplicit.data.contexts import PAD, check_stream, cut_documents, hold_out
 from jexplicit.data.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.core.names import Features, FitOptions
-from jexplicit.lm.counted.reading import AnyModel
+from jexplicit.lm.model import AnyModel
+from jexplicit.lm.names import Features, FitOptions
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.files import trim_heap
 
@@ -27,7 +27,7 @@ _held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of t
 
 @dataclass(frozen=True, kw_only=True)
 class Options(FitOptions):
-    """Hyperparameters of all methods; each uses its own of them, see `jexplicit.lm.fits.fit.OPTIONS`."""
+    """Hyperparameters of all methods; each uses its own of them, see `jexplicit.lm.fit.OPTIONS`."""
 
     features: Features = "cat"
     radius: int = 1

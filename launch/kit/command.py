@@ -28,13 +28,13 @@ from rich.markup import escape
 
 from jexplicit.data.corpora import Unit
 from jexplicit.data.inputs import is_input
-from jexplicit.lm.core.names import Features, History, Method
+from jexplicit.lm.names import Features, History, Method
 from jexplicit.runs.bounds import NonNegativeInt, PositiveInt, check_bounds, config_of, refuses
 from jexplicit.runs.files import check_experiment, experiment_of, local_path, read_config
 from jexplicit.runs.progress import console, end_of_reader, json_line, quiet_output
 
 if TYPE_CHECKING:
-    from jexplicit.lm.checkpoints import TextModel
+    from jexplicit.lm.text_model import TextModel
 
 C = TypeVar("C")
 _first_group, _general = "command", "general"
@@ -331,7 +331,8 @@ class ModelChoices:
 
 def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
     """The chosen model, with unknown symbols of a text named."""
-    from jexplicit.lm.checkpoints import load_model, model_name
+    from jexplicit.lm.files import model_name
+    from jexplicit.lm.text_model import load_model
 
     saved = load_model(config.run, method=config.method, features=config.features, radius=config.radius, history=config.history)
     perplexity = saved.about.get("dev_perplexity")
@@ -345,7 +346,8 @@ def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
 
 def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator["TextModel"]:
     """The chosen models of a run or export; `best`: one without flags."""
-    from jexplicit.lm.checkpoints import load_model, load_row, model_file, model_rows
+    from jexplicit.lm.files import model_rows
+    from jexplicit.lm.text_model import load_model, load_row, model_file
 
     wanted = {f.name: getattr(choices, f.name) for f in dataclasses.fields(ModelChoices) if getattr(choices, f.name)}
     if not is_input(model_file(run)) and (wanted or not best):

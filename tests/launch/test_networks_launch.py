@@ -13,8 +13,8 @@ from run_folders import folder, interrupt_training, interrupted, made, main, row
 
 from jexplicit.data.corpora import split_documents
 from jexplicit.data.images import read_images
-from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.generation import next_token
+from jexplicit.lm.text_model import load_model
 from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step, variables_of
 from jexplicit.nn.training import epoch_order, objective
 from jexplicit.runs.files import read_events

@@ -19,14 +19,14 @@ from jexplicit.counts.pairs import count_sparse
 from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.attribution import explain
-from jexplicit.lm.checkpoints import TextModel, import_model, load_model, save_run_model, save_tokenizer
-from jexplicit.lm.core.model import LanguageModel, histories, read_text
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.evaluation import evaluate, log_distributions, score
-from jexplicit.lm.fits.fit import METHODS, fit_model
+from jexplicit.lm.files import save_run_model
+from jexplicit.lm.fit import METHODS, fit_model
 from jexplicit.lm.generation import generate, next_token
+from jexplicit.lm.model import LanguageModel, histories, network_model, read_text
 from jexplicit.lm.reading import init, read
-from jexplicit.lm.rows import network_model
+from jexplicit.lm.text_model import TextModel, load_model
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from jexplicit.nn.sequences import Transformer
@@ -164,7 +164,7 @@ def check_explain(kind, tmp_path):
 
 def check_save(kind, tmp_path):
     row = {"method": "some", "features": "cat", "radius": fitted(kind).radius, "history": "none", "dev_perplexity": 2.0}
-    save_tokenizer(tmp_path, text()[0])
+    text()[0].save(tmp_path / "tokenizer.model")
     save_run_model(tmp_path, row, fitted(kind))
     write_json(tmp_path / "config.json", {"eos": True})
     write_json(tmp_path / "results.json", {"rows": [row]})
@@ -174,7 +174,7 @@ def check_save(kind, tmp_path):
 def check_export(kind, tmp_path):
     saved = TextModel(fitted(kind), text()[0], {"method": kind, "radius": fitted(kind).radius})
     saved.save(tmp_path / "model.safetensors")
-    again = import_model(tmp_path / "model.safetensors")
+    again = load_model(tmp_path / "model.safetensors")
     assert again.about == saved.about and again.tokenizer == saved.tokenizer
     np.testing.assert_allclose(score(again.model, dev(4)), score(saved.model, dev(4)), **CLOSE)
 

@@ -32,7 +32,6 @@ from jexplicit.data import encode_documents, train_tokenizer
 from jexplicit.data.corpora import text_sizes
 from jexplicit.data.inputs import MinimalPair
 from jexplicit.lm.attribution import explain
-from jexplicit.lm.core.model import Past, histories, read_text, token_model
 from jexplicit.lm.evaluation import (
     DocumentLosses,
     bootstrap_standard_error,
@@ -49,9 +48,12 @@ from jexplicit.lm.evaluation import (
     spelling,
     unknown_share,
 )
-from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.fit import fit_model
 from jexplicit.lm.generation import generate, next_token, restrict
-from jexplicit.lm.rows import Features, explicit_language_model, network_model, target_counts, unigram_model
+from jexplicit.lm.layers import explicit_language_model, target_counts
+from jexplicit.lm.model import Past, histories, network_model, read_text, token_model
+from jexplicit.lm.names import Features
+from jexplicit.lm.ngram import unigram_model
 from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.nn.networks import MLPLanguageModel, init_variables, network_outputs
 from launch.lm.run import fit_scaling, log_mean_cooccurrences, partition_spread

@@ -33,13 +33,11 @@ from reference import (
 from reference import negative_log_likelihood as negative_log_likelihood_loop
 
 from jexplicit import evaluate
-from jexplicit.lm.core.model import token_model
-from jexplicit.lm.core.smoothing import noise_model
-from jexplicit.lm.fits import gradient as gradient_module
-from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.gradient import initial_state, kkt_residual, loss_and_gradient, make_batch, training_step
-from jexplicit.lm.fits.iterative_scaling import sweep_tables
-from jexplicit.lm.rows import explicit_language_model
+from jexplicit.lm import training
+from jexplicit.lm.fit import fit_model
+from jexplicit.lm.layers import explicit_language_model, noise_model
+from jexplicit.lm.model import token_model
+from jexplicit.lm.training import initial_state, kkt_residual, loss_and_gradient, make_batch, sweep_tables, training_step
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.devices import data_mesh
 
@@ -115,7 +113,7 @@ def test_an_accelerator_s_gradient_is_that_of_a_cpu(monkeypatch):
     """Cat adds the same numbers in the same order."""
     tables, (X, Y) = random_tables(3, "cat"), positions(3)
     ours = by_hand(tables, X, Y, "cat", devices=8)
-    monkeypatch.setattr(gradient_module, "_block_elsewhere", 100)  # of 128 contexts and more: two blocks, the last one filled
+    monkeypatch.setattr(training, "_block_elsewhere", 100)  # of 128 contexts and more: two blocks, the last one filled
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *operands, default, **_: default(*operands))
     theirs = by_hand(tables, X, Y, "cat", devices=8, program=compiled.__wrapped__)  # traced anew
     np.testing.assert_allclose(theirs[0], ours[0], rtol=1e-12)

@@ -35,30 +35,29 @@ from reference import (
 from reference import kneser_ney as kneser_ney_loop
 from scipy.sparse import csr_array
 
-from jexplicit.lm.core.model import is_token_model, logits, token_model
-from jexplicit.lm.core.names import Features, Smoothing
-from jexplicit.lm.core.smoothing import (
+from jexplicit.lm.evaluation import evaluate, log_probabilities
+from jexplicit.lm.fit import fit_model
+from jexplicit.lm.layers import (
     counts_of_counts,
     discounts_of,
+    explicit_decoder,
+    explicit_language_model,
+    fit_exponents,
     kneser_ney,
+    log_linear_model,
     noise_model,
     noisy_counts,
     noisy_rows,
+    offset_rows,
+    target_counts,
+    token_counts,
     unigram,
+    with_targets,
     with_unseen_outputs,
 )
-from jexplicit.lm.evaluation import evaluate, log_probabilities
-from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.fits.log_linear import fit_exponents, log_linear_model, offset_rows
-from jexplicit.lm.rows import (
-    bigram_model,
-    bigram_optimum,
-    explicit_blocks,
-    explicit_language_model,
-    target_counts,
-    unigram_model,
-    with_targets,
-)
+from jexplicit.lm.model import is_token_model, logits, token_model
+from jexplicit.lm.names import Features, Smoothing
+from jexplicit.lm.ngram import bigram_model, unigram_model
 from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.runs.devices import data_mesh
 
@@ -99,7 +98,7 @@ def test_the_model_equals_the_dense_loop_from_documents_to_logits(stored):
         assert (model.radius, model.vocab_size, model.ordered, model.eos) == (K, N, (kind, K) == ("cat", 3), eos)
         assert len(model.rows.tables) == (K if kind == "cat" else 1)
         if stored == "dense":  # the decoder below the noise
-            blocks = explicit_blocks(COUNTS, features=kind, radius=K, eos=eos, dtype=jnp.float64, read=False)
+            blocks = explicit_decoder(COUNTS[:K], noise_model(token_counts(COUNTS)), kind, eos, jnp.float64)
             np.testing.assert_allclose(np.concatenate(blocks), U, rtol=0, atol=1e-11)
         if K > 1:
             single = fit(stored, features=kind, radius=K, eos=eos, dtype=np.float32)
@@ -123,6 +122,15 @@ def test_without_noise_the_model_equals_the_dense_loop_and_sum_cat_and_the_bigra
     X, M = windows(DOCUMENTS, 1)[0], target_counts(COUNTS).sum()
     P = np.exp(all_log_probabilities(fit(features="cat", radius=1, noise=False), X))
     np.testing.assert_allclose(P[:, [PAD, 5]], 1 / (M + 2), rtol=1e-11)  # never seen: one of each, beside M others
+
+
+def test_the_optimum_of_one_token_is_the_relative_frequencies_up_to_a_floor_where_pairs_never_occur():
+    (table,) = fit_model("optimum", TrainingText(STREAM, N, eos=True)).model.tables
+    C, log_P = COUNTS[0], np.array([log_softmax(np.asarray(row, np.float64)) for row in table])
+    seen = C > 0
+    np.testing.assert_allclose(np.exp(log_P)[seen], (C / np.maximum(C.sum(axis=1, keepdims=True), 1))[seen], rtol=1e-5)
+    assert np.exp(log_P)[~seen & (C.sum(axis=1, keepdims=True) > 0)].max() <= 1e-9
+    np.testing.assert_allclose(table[5], -np.log(N), rtol=1e-6)  # a context that never occurs
 
 
 def test_baselines_are_relative_frequencies_and_kneser_ney():
@@ -150,22 +158,6 @@ def test_delta_is_the_lowest_of_a_scan_over_positions():
         assert fitted.info["scalars"] == 1 and fitted.model.features == kind
 
 
-def test_the_optimum_of_one_token_is_the_relative_frequencies_or_the_infimum_where_pairs_never_occur():
-    C = np.random.default_rng(0).integers(1, 50, (N, N))
-    table, loss = bigram_optimum(C)
-    entropy = -sum(c * np.log(c / row.sum()) for row in C for c in row) / C.sum()
-    np.testing.assert_allclose(loss, entropy, rtol=1e-13)
-    np.testing.assert_allclose(np.exp(table), C / C.sum(axis=1, keepdims=True), rtol=1e-14)
-    C = np.array([[3, 0, 1, 0], [0, 5, 0, 0], [0, 0, 0, 0], [1, 0, 2, 3]])
-    table, loss = bigram_optimum(C, floor=1e-6)
-    above = -sum(c @ log_softmax(row) for c, row in zip(C, table, strict=True)) - loss * C.sum()
-    assert np.isfinite(table).all() and 0 < above <= C.size * 1e-6
-    np.testing.assert_allclose(table[2], -np.log(4), rtol=1e-14)  # a context that never occurs
-    infimum = -sum(c * np.log(c / row.sum()) for row in C for c in row[row > 0])
-    np.testing.assert_allclose(loss * C.sum(), infimum, rtol=1e-14)
-    np.testing.assert_allclose(bigram_optimum(with_targets(np.array([[0, 2], [1, 1]])))[1], 0, atol=1e-15)  # one target alone
-
-
 def test_partition_functions_and_target_logits_are_those_of_dense_features_on_any_devices_in_calls_of_any_size(monkeypatch):
     rng = np.random.default_rng(1)
     for K, M, dtype, atol in ((1, 65, np.float64, 1e-11), (3, 300, np.float32, 1e-5)):
@@ -179,7 +171,7 @@ def test_partition_functions_and_target_logits_are_those_of_dense_features_on_an
         np.testing.assert_allclose(one, [np.log(np.exp(row).sum()) for row in rows], rtol=0, atol=atol)
         np.testing.assert_allclose(eight, one, rtol=1e-14 if dtype == np.float64 else 1e-6)
         with monkeypatch.context() as patch:
-            patch.setattr("jexplicit.lm.core.model._contexts_per_call", 7)
+            patch.setattr("jexplicit.lm.model._contexts_per_call", 7)
             np.testing.assert_allclose(model.rows.target_logits(X, Y), rows[np.arange(M), Y], rtol=0, atol=atol)
 
 

@@ -16,13 +16,12 @@ from reference import Chain, random_documents, stream_of, windows
 from tables import each_row
 
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
-from jexplicit.lm import rows
-from jexplicit.lm.arpa import arpa_words, read_arpa, write_arpa
-from jexplicit.lm.checkpoints import load_model
-from jexplicit.lm.core.model import LanguageModel, read_text
+from jexplicit.lm import ngram
 from jexplicit.lm.evaluation import evaluate, log_probabilities, score
-from jexplicit.lm.fits.fit import fit_model
-from jexplicit.lm.rows import BackOffChain, context_numbers, smoothed_ngrams
+from jexplicit.lm.fit import fit_model
+from jexplicit.lm.model import LanguageModel, read_text
+from jexplicit.lm.ngram import BackOffChain, arpa_words, context_numbers, read_arpa, smoothed_ngrams, write_arpa
+from jexplicit.lm.text_model import load_model
 from jexplicit.lm.training_text import TrainingText
 
 SUM = 5e-6
@@ -86,7 +85,7 @@ def test_neither_the_order_of_positions_nor_blocks_nor_narrow_integers_change_an
     m, whole = np.random.default_rng(0).permutation(len(Y)), ngrams_of(4)
     narrow = smoothed_ngrams(X.astype(np.uint8), Y.astype(np.uint8), vocab_size=N)
     assert len(whole.children[-1].tokens) * N > 255  # keys do not fit in a byte
-    monkeypatch.setattr(rows, "_pairs_per_block", 7)
+    monkeypatch.setattr(ngram, "_pairs_per_block", 7)
     for other in (narrow, smoothed_ngrams(X[m], Y[m], vocab_size=N), ngrams_of(4)):
         for mine, theirs in zip(jax.tree.leaves(other), jax.tree.leaves(whole), strict=True):
             np.testing.assert_array_equal(mine, theirs)
@@ -265,17 +264,17 @@ def test_models_of_other_rows_are_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-START = r"instead of \\data\\; give an ARPA file"
-LOG10 = "is not a log10 probability"
+START = r"instead of \\data\\ of an ARPA file"
+LOG10 = "instead of a log10 probability"
 DAMAGE = [  # what is replaced once, by what, and what is said
     (r"\A", r"to be\n\\1-grams:\n", f"line 2: .*1-grams.* {START}"),
     ("ngram 1=13\n", "", "line 2: .* instead of `ngram 1=...`"),
-    (r"\n[^\n]*\n[^\n]*\n[^\n]*\n\n\\3-grams:.*", "", "2 of the unigrams.*cut short"),
-    (r"\\end\\\n", "", r"'the end of the file' instead of \\end\\; the file is cut short"),
+    (r"\n[^\n]*\n[^\n]*\n[^\n]*\n\n\\3-grams:.*", "", "2 of the unigrams"),
+    (r"\\end\\\n", "", r"'the end of the file' instead of \\end\\: it is cut short"),
     ("ngram 1=13", "ngram 1=12", r"line 19: .*instead of \\2-grams:.*counts other n-grams"),
     ("\tw4 ", r"\tw4 w4 w4 ", f"{LOG10} of at most 0, 2 of the unigrams"),
     (r"-[\d.]+\tw5\t", r"nan\tw5\t", f"line 13: 'nan.*{LOG10}"),
-    ("\tw4 ", r"\tdog ", "dog.* is not .* 2 of the unigrams"),
+    ("\tw4 ", r"\tdog ", "dog.* instead of .* 2 of the unigrams"),
     (r"(\\2-grams:\n)([^\n]*)\n[^\n]*", r"\1\2\n\2", "a 2-gram stands in it twice"),
     (r"-[\d.]+(\tw3\t)", r"-0.01\1", "the unigrams sum to .*renorm"),
 ]

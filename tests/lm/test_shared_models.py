@@ -11,8 +11,9 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import jexplicit
-from jexplicit.lm import model_files
-from jexplicit.lm.checkpoints import TextModel, model_card, save_run_model, save_tokenizer
+from jexplicit.lm import files
+from jexplicit.lm.files import save_run_model
+from jexplicit.lm.text_model import TextModel, model_card
 
 TEXTS = ["the cat sat", "the dog sat", "a cat ran"]
 
@@ -76,7 +77,7 @@ def test_numbers_of_numpy_are_saved_as_those_of_python(tmp_path, monkeypatch):
     assert loaded.about == {**model.about, "measured": {"loss": 1.5, "of": [0, 1], "all": True}} and same(loaded, model)
     assert loaded.model.eos is True and type(loaded.about["learning_rate"]) is float
     with pytest.raises(ValueError, match="object at .* is of type object: give numbers, strings"):  # before the fit
-        jexplicit.fit(TEXTS, "cold", optimizer=object())
+        jexplicit.fit(TEXTS, "cold", learning_rate=object())
 
 
 def test_a_folder_keeps_a_card_that_was_written_by_hand_and_of_several_models_asks_which(model, bigram, folder):
@@ -118,7 +119,7 @@ def test_a_file_whose_header_is_of_no_model_is_refused_in_one_line_and_one_of_be
     tensors, path = load_file(tmp_path / "good.safetensors"), tmp_path / "bad.safetensors"
 
     def write(text: str):
-        save_file(tensors, path, {"jexplicit": text, "sha256": model_files._checksum(text, tensors, tensors.__getitem__)})
+        save_file(tensors, path, {"jexplicit": text, "sha256": files._checksum(text, tensors, tensors.__getitem__)})
 
     write(json.dumps({name: value for name, value in header.items() if name not in ("library_version", "library_license")}))
     assert same(jexplicit.load_model(path), bigram)
@@ -147,7 +148,7 @@ def test_a_file_whose_header_is_of_no_model_is_refused_in_one_line_and_one_of_be
 def test_a_row_of_a_run_without_a_number_is_never_the_best(model, tmp_path):
     rows = [{"method": name, "features": "none", "radius": 1} for name in ("first", "second")]
     (tmp_path / "config.json").write_text("{}")
-    save_tokenizer(tmp_path, model.tokenizer)
+    model.tokenizer.save(tmp_path / "tokenizer.model")
     for row in rows:
         save_run_model(tmp_path, row, model.model)
 

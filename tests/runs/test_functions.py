@@ -21,7 +21,7 @@ import jexplicit
 from icl.attention import Predictions
 from icl.recurrences import Stream
 from jexplicit import lm, solvers
-from jexplicit.lm.core import model
+from jexplicit.lm import model
 from jexplicit.runs.checks import is_concrete
 from jexplicit.runs.devices import AXIS, data_mesh
 

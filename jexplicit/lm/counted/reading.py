@@ -9,13 +9,12 @@ at the right and at the left of a node, w of the depth of the node.
 import functools
 import zlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from jaxtyping import Float, Float32, Int, Integer
 
 from jexplicit.data.contexts import PAD, check_stream, check_token_ids
-from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.counted.contexts import Spelling, Text, Tree
 from jexplicit.lm.counted.evidence import (
     KINDS,
@@ -110,14 +109,10 @@ class CombinationState(NamedTuple):
     tokens: Int[np.ndarray, " n"]
 
 
-if TYPE_CHECKING:
-    AnyModel = Any  # the fields of a LanguageModel are known to no checker
-else:
-    AnyModel = LanguageModel | CountedModel | Combination
 Counted = (CountedModel, Combination)
 
 
-def within_documents(model: AnyModel) -> Any:
+def within_documents(model: Any) -> Any:
     """A model that treats each document as if there were no other."""
     if model.history == "none" or "document" in model.history:
         return model

@@ -12,7 +12,7 @@ from jexplicit.lm.counted import evidence
 from jexplicit.lm.counted import model as core
 from jexplicit.lm.counted.model import CountedModel, contexts_name, fit_counted, late_decisions, shuffled
 from jexplicit.lm.evaluation import evaluate
-from jexplicit.lm.fits.fit import fit_model
+from jexplicit.lm.fit import fit_model
 from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.runs.devices import data_mesh
 from launch.lm.__main__ import main

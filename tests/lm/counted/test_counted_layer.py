@@ -17,7 +17,7 @@ from jexplicit.lm.counted.mixing import Described, Layer, described, layer_rows,
 from jexplicit.lm.counted.model import CountedModel, fit_counted, orders
 from jexplicit.lm.counted.reading import begin
 from jexplicit.lm.evaluation import evaluate
-from jexplicit.lm.model_files import read_model_file, save_model
+from jexplicit.lm.files import read_model_file, save_model
 from jexplicit.lm.reading import init, read
 
 N, R = 13, 3

@@ -16,17 +16,17 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import MinimalPair
 from jexplicit.data.tokenizers import encode_documents
 from jexplicit.lm.attribution import account, divide, explain
-from jexplicit.lm.checkpoints import TextModel, import_model
-from jexplicit.lm.core.model import draw_sample, read_text, token_model
 from jexplicit.lm.counted import reading
 from jexplicit.lm.counted.contexts import Context, Text
 from jexplicit.lm.counted.evidence import KINDS
 from jexplicit.lm.counted.model import fit_counted
 from jexplicit.lm.counted.reading import begin, combine, look_ahead, mass_log_odds
 from jexplicit.lm.evaluation import document_losses, evaluate, log_distributions, preferences, score
+from jexplicit.lm.files import read_model_file, save_model
 from jexplicit.lm.generation import generate, generate_text, next_token
-from jexplicit.lm.model_files import read_model_file, save_model
+from jexplicit.lm.model import draw_sample, read_text, token_model
 from jexplicit.lm.reading import expect, init, load_state, predict, read, save_state
+from jexplicit.lm.text_model import TextModel, load_model
 
 ATOL = 2e-3
 
@@ -343,13 +343,13 @@ def test_classes_are_saved_and_functions_and_damage_are_refused(tmp_path):
         save_model(path, fitted_own)
     save_model(path, model._replace(tree=model.tree._replace(length=model.tree.length[:-1])), tokenizer=tokenizer())
     with pytest.raises(ValueError, match="two models"):
-        import_model(path)
+        load_model(path)
     other: Any = {"tree": 3, "weights": np.zeros(3), "gates": (3,), "spelling": None, "eos": 1, "least": "x"}
     for name, value in other.items():
         save_model(path, model._replace(**{name: value}), tokenizer=tokenizer())
         with pytest.raises(ValueError, match=f"can be read .the {name} of its CountedModel is of another type"):
-            import_model(path)
+            load_model(path)
     save_model(path, model)
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(ValueError, match="no model that can be read"):
-        import_model(path)
+        load_model(path)

@@ -1,4 +1,4 @@
-"""A language model in one safetensors file, alone or with its tokenizer.
+"""Files of language models: a model in one safetensors file, alone or with its tokenizer; and the models of a run's folder.
 
 The metadata says what the arrays are (kinds of rows and their sizes), where the model comes from, and a checksum.
 """
@@ -8,7 +8,7 @@ import hashlib
 import importlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
@@ -18,20 +18,26 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
+from scipy.sparse import issparse
 
+from jexplicit.counts.pairs import Counts, SparseCounts, sparse_table
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.core.model import LanguageModel, Sparse, State, TokenTables, is_token_model
 from jexplicit.lm.counted.contexts import Context
 from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.counted.reading import COUNTED, AnyModel, Combination, CombinationState
-from jexplicit.lm.rows import BackOffChain, Children, NetworkRows, SequenceRows
+from jexplicit.lm.counted.reading import COUNTED, Combination, CombinationState
+from jexplicit.lm.layers import explicit_language_model
+from jexplicit.lm.model import AnyModel, LanguageModel, NetworkRows, SequenceRows, Sparse, State, TokenTables, is_token_model
+from jexplicit.lm.ngram import BackOffChain, Children, bigram_model, unigram_model
 from jexplicit.runs.bounds import is_of
-from jexplicit.runs.files import local_path, parse_json, plain
+from jexplicit.runs.files import file_inside, is_measured, local_path, parse_json, plain, read_config, read_rows
+from jexplicit.runs.loop import is_checkpoint, load_checkpoint, save_checkpoint
 
+# Methods that counts alone serve: solved again from those of a run, of text in shards, and by several processes.
+FROM_COUNTS = ("unigram", "bigram", "explicit")
+_of_sparse = ("data", "indices", "indptr")  # arrays of a table
 _format = 5
 _rows = (LanguageModel, TokenTables, Sparse, BackOffChain, Children, NetworkRows, SequenceRows)
-_on_host = (*COUNTED, CombinationState, State)  # integers of 64 bits stay what they are
-_known: dict[str, type] = {cls.__name__: cls for cls in (*_rows, *_on_host, Combination)}
+_known: dict[str, type] = {cls.__name__: cls for cls in (*_rows, *COUNTED, Combination, CombinationState, State)}
 _networks = {"MLPLanguageModel": "networks", "Transformer": "sequences"}
 
 
@@ -105,32 +111,34 @@ def _fields(value: Any) -> dict[str, Any]:
     return fields
 
 
-def _rebuild(described: Any, tensor: Callable[[str], np.ndarray], *, host: bool = False) -> Any:
-    """The value that `_describe` described, from arrays by name."""
+def _rebuild(described: Any, tensor: Callable[[str], np.ndarray]) -> Any:
+    """The value that `_describe` described, from arrays by name; those of a LanguageModel on the device."""
     if not isinstance(described, dict):
         return described
     if "array" in described:
-        array = tensor(described["array"])
-        return array if host or array.dtype == np.float64 else jax.device_put(array, may_alias=True)
+        return tensor(described["array"])
     if "context" in described:
         return Context(*described["context"]["columns"], window=described["context"]["window"])
     if "tuple" in described:
-        return tuple(_rebuild(item, tensor, host=host) for item in described["tuple"])
-    if "type" in described:
-        kind: Any = _class_of(described["type"])
-        if kind is None:
-            raise ValueError(f"it has a {described['type']}, which this version does not know")
-        host = host or kind in _on_host
-        own = {key: host or kind is Combination and key != "other" for key in described["fields"]}
-        fields = {key: _rebuild(item, tensor, host=own[key]) for key, item in described["fields"].items()}
-        if described["type"] == "Spelling":
-            fields["classes"] = {int(size): classes for size, classes in fields["classes"].items()}
-        if described["type"] == "MLPLanguageModel":
-            fields["dtype"] = jnp.dtype(fields["dtype"])
-        if wrong := [name for name, hint in kind.__annotations__.items() if name in fields and not is_of(fields[name], hint)]:
-            raise ValueError(f"the {' and '.join(wrong)} of its {described['type']} is of another type")
-        return kind(**fields)
-    return {key: _rebuild(item, tensor, host=host) for key, item in described.items()}
+        return tuple(_rebuild(item, tensor) for item in described["tuple"])
+    if "type" not in described:
+        return {key: _rebuild(item, tensor) for key, item in described.items()}
+    kind: Any = _class_of(described["type"])
+    if kind is None:
+        raise ValueError(f"it has a {described['type']}, which this version does not know")
+    fields = {key: _rebuild(item, tensor) for key, item in described["fields"].items()}
+    if kind.__name__ == "Spelling":
+        fields["classes"] = {int(size): classes for size, classes in fields["classes"].items()}
+    if kind.__name__ == "MLPLanguageModel":
+        fields["dtype"] = jnp.dtype(fields["dtype"])
+    if wrong := [name for name, hint in kind.__annotations__.items() if name in fields and not is_of(fields[name], hint)]:
+        raise ValueError(f"the {' and '.join(wrong)} of its {kind.__name__} is of another type")
+    value = kind(**fields)
+    return jax.tree.map(_on_device, value) if kind is LanguageModel else value
+
+
+def _on_device(array: np.ndarray) -> Any:
+    return array if array.dtype == np.float64 else jax.device_put(array, may_alias=True)
 
 
 def read_model_file(path: Path, kind: Any = None) -> tuple[Any, Tokenizer | None, dict[str, Any]]:
@@ -202,3 +210,88 @@ def check_sizes(path: Any, model: AnyModel, tokenizer: Tokenizer) -> None:
     if model.vocab_size != tokenizer.vocab_size:
         sizes = f"a tokenizer of {tokenizer.vocab_size} tokens and a model of {model.vocab_size}"
         raise ValueError(f"{path} has {sizes}: they are of two models, or of different runs; run again into a fresh folder")
+
+
+# The models of a run
+
+
+def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[str, Any]]:
+    """The rows of a run with a model that `row_model` can load, in order.
+
+    wanted: method, features, radius or history -> the values to take; default, any.
+    """
+    if read_config(path := local_path(path)) is None:
+        remedy = "pass the folder of a run of jexplicit lm, or an exported .safetensors or .arpa file"
+        raise ValueError(f"no run at {path}: {remedy}")
+    rows = [row for row in map(_normalised, read_rows(path)) if row and (row["method"] in FROM_COUNTS or _file_of(path, row))]
+    if not rows:
+        raise ValueError(f"{path} has no language model with a dev perplexity: pass a run of launch.lm or launch.networks")
+    if found := [row for row in rows if all(row[name] in values for name, values in wanted.items())]:
+        return found
+    words = ", ".join(f"{name} {' or '.join(map(str, values))}" for name, values in wanted.items())
+    raise ValueError(f"{path} has no model with {words}: it has {', '.join(map(model_name, rows))}")
+
+
+def _normalised(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A row with the fields that choose models; None without a dev perplexity."""
+    row = {"method": row.get("name"), "features": "none", "radius": row.get("context"), "history": "none", **row}
+    named = row["method"] and all(isinstance(row[name], str) for name in ("method", "features", "history"))
+    return row if named and isinstance(row["radius"], int) and is_measured(row.get("dev_perplexity")) else None
+
+
+def row_model(run: Path, row: Mapping[str, Any]) -> AnyModel:
+    """The model of a row of a run: of its file, or solved again from the counts, in a second."""
+    if file := _file_of(run, row):
+        return read_model_file(file)[0]
+    counts, eos = load_counts(run) or load_counts(run, sparse=True), (read_config(run) or {}).get("eos", False)
+    if row["method"] == "explicit":
+        return explicit_language_model(counts, features=row["features"], radius=row["radius"], eos=eos)
+    return (unigram_model if row["method"] == "unigram" else bigram_model)(counts, eos=eos)
+
+
+def model_name(row: Mapping[str, Any]) -> str:
+    """The name of a row's model, also in files: method, features, radius, and more."""
+    parts = [row["method"], row["features"], row["radius"], row.get("history", "none")]
+    return "_".join(str(part) for part in parts if part not in (None, "none", ""))
+
+
+def save_run_model(run: str | os.PathLike, row: Mapping[str, Any], model: AnyModel) -> None:
+    """Save the model of a row of a run, beside its counts."""
+    about = {name: row[name] for name in ("method", "features", "radius", "history") if name in row}
+    save_model(_models(run) / f"{model_name(row)}.safetensors", model, about=about)
+
+
+def _file_of(run: Path, row: Mapping[str, Any]) -> Path | None:
+    """The file of a row's model, if any; K = 1 is shared."""
+    alike = ("sum", "cat") if row["radius"] == 1 and row["features"] in ("sum", "cat") else ()
+    names = [f"{model_name({**row, 'features': features})}.safetensors" for features in (row["features"], *alike)]
+    found = next((name for name in names if (_models(run) / name).exists()), None)
+    return None if found is None else file_inside(_models(run), found, run / "results.json")
+
+
+def _models(run: str | os.PathLike) -> Path:
+    return local_path(run) / "checkpoints" / "models"
+
+
+def save_counts(run: str | os.PathLike, counts: Counts | SparseCounts) -> None:
+    """Save a run's counts as `checkpoints/counts`, sparse ones as `checkpoints/sparse_counts`."""
+    sparse = issparse(counts[0])
+    parts = [{name: np.asarray(getattr(C, name)) for name in _of_sparse} for C in counts] if sparse else list(counts)
+    save_checkpoint(_counts_path(run, sparse=sparse), {"counts": parts})
+
+
+def load_counts(run: str | os.PathLike, *, sparse: bool = False) -> Counts | SparseCounts:
+    """The counts of a run; none if it has not finished counting."""
+    if not is_checkpoint(path := _counts_path(run, sparse=sparse)):
+        return ()
+    stored = load_checkpoint(path)
+    try:
+        if sparse:
+            return tuple(sparse_table(*(np.asarray(part[name]) for name in _of_sparse)) for part in stored["counts"])
+        return tuple(map(np.asarray, stored["counts"]))
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise ValueError(f"{path} holds no counts ({error}): delete it and run again") from error
+
+
+def _counts_path(run: str | os.PathLike, *, sparse: bool) -> Path:
+    return local_path(run) / "checkpoints" / ("sparse_counts" if sparse else "counts")

@@ -8,7 +8,7 @@ A kind of rows has the fields of `LanguageModel` and `read(context, history)`, p
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,8 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.counts.tables import check_stream, windows
 from jexplicit.data.contexts import PAD, check_token_ids, contexts, pad_to, window_contexts
 from jexplicit.data.shards import Stream
+from jexplicit.lm.counted.model import CountedModel
+from jexplicit.lm.counted.reading import Combination
 from jexplicit.runs.devices import AXIS, default_mesh, gather_over_processes, on_cpu, part_of_process, replicate
 
 HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context
@@ -26,11 +28,9 @@ NO_TOKEN = -1  # in a history: no token, before the start of the text
 _contexts_per_call = 1 << 15  # of one device, at most
 _logits_per_block = 1 << 19  # on a CPU: they stay in its cache
 _window = 1 << 22  # positions of a stream that are read at a time
+_overlaps = 4  # windows that read a token of a text
 
-
-def static(default: Any = ...) -> Any:
-    """A dataclass field that is no leaf of the pytree."""
-    return field(metadata={"static": True}) if default is ... else field(default=default, metadata={"static": True})
+static = functools.partial(field, metadata={"static": True})  # a field that is no leaf of the pytree
 
 
 def pytree(cls: type) -> type:
@@ -203,14 +203,65 @@ class TokenTables(TableRows):
     tables: tuple[Any, ...]
     table_of_offset: tuple[int, ...] = static()
 
-    names = property(lambda self: tuple(f"offset {k}" for k in range(1, self.radius + 1)))
+    names = property(lambda self: tuple(f"offset {k}" for k in self.tokens))
     tokens = property(lambda self: tuple(range(1, self.radius + 1)))
     radius = property(lambda self: len(self.table_of_offset))
-    dense = property(lambda self: not any(isinstance(table, Sparse) for table in self.tables))
     row_tables = property(lambda self: tuple(self.tables[t] for t in self.table_of_offset))
 
     def index(self, context):
         return context[: self.radius]
+
+
+@pytree
+class NetworkRows:
+    """The logits of a flax network of K tokens, as one row."""
+
+    variables: Any
+    network: Any = static()
+    context: int = static()
+
+    names, tokens, history = ("network",), (None,), 0
+    radius = property(lambda self: self.context)
+    vocab_size = property(lambda self: self.network.vocab_size)
+
+    def read(self, context, history=None):
+        from jexplicit.nn.networks import network_outputs
+
+        return [network_outputs(self.network, self.variables, context[None])[0]]
+
+
+@pytree
+class SequenceRows:
+    """The logits of a causal flax network of W tokens, as one row."""
+
+    variables: Any
+    network: Any = static()
+
+    names, tokens, radius = ("network",), (None,), 1
+    history = property(lambda self: self.network.window)
+    vocab_size = property(lambda self: self.network.vocab_size)
+
+    def read(self, context, history: Any = None):
+        """The row after a history, nearest token first, within its document."""
+        from jexplicit.nn.networks import network_outputs
+
+        W = self.history
+        known = jnp.where(history == NO_TOKEN, PAD, history)
+        n = jnp.argmax(jnp.append(known == PAD, True))  # tokens of the document
+        tokens = jnp.roll(known[::-1], -jnp.maximum(W - n - 1, 0))  # the document comes first, from its `<pad>` on
+        logits = network_outputs(self.network, self.variables, tokens[None])[0]
+        return [logits[jnp.minimum(n, W - 1)]]
+
+    def log_p(self, past: Any, *, whole: bool = False, **options: Any) -> np.ndarray:
+        """`log p` of the token, or of all tokens, at places of a text."""
+        from jexplicit.nn.sequences import stream_distributions, stream_log_probabilities
+
+        if past is None:
+            raise ValueError("a network that reads a window of the text: say where the positions stand (past)")
+        options |= {"window": self.history, "stride": -(-self.history // _overlaps)}
+        if whole:
+            return stream_distributions(self.network, self.variables, past.stream, past.places, **options)
+        return stream_log_probabilities(self.network, self.variables, past.stream, **options)[past.places - 1]
 
 
 @pytree
@@ -222,15 +273,14 @@ class LanguageModel:
     """
 
     rows: Any
-    features: str = static("cat")
-    eos: bool = static(False)
+    features: str = static(default="cat")
+    eos: bool = static(default=False)
 
     radius = property(lambda self: self.rows.radius, doc="K, the tokens of a context.")
     history = property(lambda self: self.rows.history, doc="W, tokens of the past that it reads, borders of documents ignored.")
     vocab_size = property(lambda self: self.rows.vocab_size, doc="N, the number of token ids.")
     names = property(lambda self: self.rows.names, doc="What each row is.")
     tokens = property(lambda self: self.rows.tokens, doc="The token of the context of each row: 1 nearest, HISTORY, None.")
-
     nbytes = property(lambda self: sum(leaf.nbytes for leaf in jax.tree.leaves(self)), doc="Bytes of all arrays.")
 
     @property
@@ -266,6 +316,12 @@ class LanguageModel:
         return self.rows.read(context.astype(jnp.int32), history)
 
 
+if TYPE_CHECKING:
+    AnyModel = Any  # the fields of a LanguageModel are known to no checker
+else:
+    AnyModel = LanguageModel | CountedModel | Combination
+
+
 def token_model(tables: Sequence[Any], features: str, eos: bool) -> LanguageModel:
     """The model with the logits `sum_k tables[k][x_k]` (paper, Eq. 1 and Sec. 3.1.2).
 
@@ -278,14 +334,33 @@ def token_model(tables: Sequence[Any], features: str, eos: bool) -> LanguageMode
     """
     if len({table.shape for table in tables}) != 1:
         raise ValueError(f"tables {[table.shape for table in tables]}: give at least one, all [N, N]")
-    different = list({id(table): table for table in tables}.values())
-    index = tuple(next(n for n, other in enumerate(different) if other is table) for table in tables)
-    return LanguageModel(TokenTables(tuple(different), index), features, eos)
+    different = {id(table): table for table in tables}
+    index = tuple(list(different).index(id(table)) for table in tables)
+    return LanguageModel(TokenTables(tuple(different.values()), index), features, eos)
+
+
+def network_model(network: Any, variables: Any, *, context: int = 0, eos: bool = True) -> LanguageModel:
+    """The language model of a network.
+
+    Args:
+        network: a flax module, [B, K] token ids -> [B, N] logits; or [B, T] -> [B, T, N], with a `window`.
+        context: K, the tokens that it reads, of a network of K tokens.
+        eos: whether it predicts the end of a document.
+
+    Example:
+        >>> from jexplicit.nn.networks import MLPLanguageModel, init_variables
+        >>> network = MLPLanguageModel(vocab_size=4, embedding=2, hidden=(3,))
+        >>> model = network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 2), int)), context=2)
+        >>> model.logits(jnp.array([1, 3])).shape
+        (4,)
+    """
+    rows = SequenceRows(variables, network) if hasattr(network, "window") else NetworkRows(variables, network, context)
+    return LanguageModel(rows, "none", eos)
 
 
 def is_token_model(model: LanguageModel) -> bool:
     """Whether a model is dense tables."""
-    return isinstance(model.rows, TokenTables) and model.rows.dense
+    return isinstance(model.rows, TokenTables) and not any(isinstance(table, Sparse) for table in model.rows.tables)
 
 
 @jax.jit

@@ -7,37 +7,18 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from scipy.sparse import issparse
 
-from jexplicit.counts.pairs import Counts, SparseCounts, sparse_table
 from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import input_head, is_compressed, is_input, is_pipe, refuse_other_formats
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
-from jexplicit.lm.arpa import is_arpa, read_arpa, write_arpa
 from jexplicit.lm.attribution import Attribution, explain
-from jexplicit.lm.core.model import read_text
-from jexplicit.lm.counted.reading import AnyModel
 from jexplicit.lm.evaluation import evaluate, score
+from jexplicit.lm.files import check_sizes, library, model_rows, read_model_file, row_model, save_model
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
-from jexplicit.lm.model_files import check_sizes, library, read_model_file, save_model
-from jexplicit.lm.rows import bigram_model, explicit_language_model, unigram_model
+from jexplicit.lm.model import AnyModel, read_text
+from jexplicit.lm.ngram import is_arpa, read_arpa, write_arpa
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.files import (
-    file_inside,
-    is_measured,
-    local_path,
-    read_command,
-    read_config,
-    read_rows,
-    read_stored,
-    write_json,
-    write_whole,
-)
-from jexplicit.runs.loop import is_checkpoint, load_checkpoint, save_checkpoint
-
-# Methods that counts alone serve: solved again from those of a run, of text in shards, and by several processes.
-FROM_COUNTS = ("unigram", "bigram", "explicit")
-_of_sparse = ("data", "indices", "indptr")  # arrays of a table
+from jexplicit.runs.files import file_inside, local_path, read_command, read_stored, write_json, write_whole
 
 
 class TextModel(NamedTuple):
@@ -47,7 +28,7 @@ class TextModel(NamedTuple):
     (history "all") reads the texts of one call in their order, as one text.
 
     Example:
-        >>> from jexplicit.lm.fits.fit import fit
+        >>> from jexplicit.lm.fit import fit
         >>> model = fit(["the cat sat", "the dog sat"], "bigram", tokenizer="word")
         >>> [token for token, p in model.next_token("the", top=2)]
         ['▁cat', '▁dog']
@@ -72,8 +53,7 @@ class TextModel(NamedTuple):
 
     def score_tokens(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
         """The predicted token ids of every text, and their scores."""
-        texts = [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts
-        pad, ids = np.array([PAD], np.int32), self.tokenizer.encode_all(texts)
+        pad, ids = np.array([PAD], np.int32), self.tokenizer.encode_all(_as_list(texts))
         parts = [part for of_text in ids if len(of_text) for part in (of_text, pad)]
         scored = score(self.model, np.concatenate([pad, *parts]), progress=progress) if parts else np.zeros(0)
         predicted = [np.append(of_text, pad[: self.model.eos and len(of_text) > 0]) for of_text in ids]
@@ -82,8 +62,7 @@ class TextModel(NamedTuple):
 
     def perplexity(self, texts: Sequence[str]) -> float:
         """The perplexity per token of texts, that of all predictions together."""
-        texts = [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts
-        stream = encode_documents(self.tokenizer, texts)
+        stream = encode_documents(self.tokenizer, texts := _as_list(texts))
         if not (stream != PAD).any():
             raise ValueError(f"no token in {len(texts)} texts: give some text")
         return evaluate(self.model, stream).perplexity
@@ -128,7 +107,7 @@ class TextModel(NamedTuple):
         """Write the model to a file, or a folder to share, that `jexplicit.load_model` reads.
 
         NAME.safetensors has the model, its tokenizer and its provenance; NAME.arpa and NAME.arpa.gz have an n-gram model, with
-        its tokens as words, for other decoders (jexplicit.lm.arpa). A name without an ending is a folder: model.safetensors,
+        its tokens as words, for other decoders (jexplicit.lm.ngram). A name without an ending is a folder: model.safetensors,
         config.json with the provenance, and a model card, README.md, unless there is one.
         """
         file = model_path(path)
@@ -181,24 +160,6 @@ Whoever shares the model says under which licence: the text that it was made of 
 """
 
 
-def import_model(path: str | os.PathLike) -> TextModel:
-    """The model of a file of `TextModel.save`, or of any ARPA file."""
-    path = local_path(path)
-    refuse_other_formats(path, head := input_head(path))
-    if head[8:10] != b'{"' and (is_arpa(path) or b"\\data\\" in head):
-        model, tokenizer = read_arpa(path)
-        return TextModel(model, tokenizer, {"method": "ngram", "features": "none", "radius": model.radius, "history": "none"})
-    if is_pipe(str(path)) or is_compressed(str(path)):
-        raise ValueError(f"{path}: a .safetensors file is neither read from a pipe nor compressed: write it to a file")
-    model, tokenizer, about = read_model_file(path)
-    if tokenizer is None:
-        raise ValueError(f"{path} is a model of a run, without its tokenizer: pass the run folder, or export the model")
-    check_sizes(path, model, tokenizer)
-    history = model.history if isinstance(model.history, str) else "none"
-    by_hand = {"method": type(model).__name__, "features": "none", "radius": model.radius, "history": history}
-    return TextModel(model, tokenizer, about if "method" in about else by_hand | about)
-
-
 def load_model(
     path: str | os.PathLike,
     *,
@@ -221,13 +182,30 @@ def load_model(
     """
     path, given = model_file(path), {"method": method, "features": features, "radius": radius, "history": history}
     wanted = {name: value for name, value in given.items() if value is not None}
-    if is_input(path):
-        saved = import_model(path)
-        if other := {name: saved.about.get(name) for name, value in wanted.items() if saved.about.get(name) != value}:
-            raise ValueError(f"{path} holds one model, with {_worded(other)}: leave out {', '.join(wanted)}, or pass its run")
-        return saved
-    row = min(model_rows(path, **{name: (value,) for name, value in wanted.items()}), key=lambda row: row["dev_perplexity"])
-    return load_row(path, row)
+    if not is_input(path):
+        rows = model_rows(path, **{name: (value,) for name, value in wanted.items()})
+        return load_row(path, min(rows, key=lambda row: row["dev_perplexity"]))
+    saved = _load_file(path)
+    if other := [f"{name} {saved.about.get(name)}" for name, value in wanted.items() if saved.about.get(name) != value]:
+        raise ValueError(f"{path} holds one model, with {', '.join(other)}: leave out {', '.join(wanted)}, or pass its run")
+    return saved
+
+
+def _load_file(path: Path) -> TextModel:
+    """The model of a file of `TextModel.save`, or of any ARPA file."""
+    refuse_other_formats(path, head := input_head(path))
+    if head[8:10] != b'{"' and (is_arpa(path) or b"\\data\\" in head):
+        model, tokenizer = read_arpa(path)
+        return TextModel(model, tokenizer, {"method": "ngram", "features": "none", "radius": model.radius, "history": "none"})
+    if is_pipe(str(path)) or is_compressed(str(path)):
+        raise ValueError(f"{path}: a .safetensors file is neither read from a pipe nor compressed: write it to a file")
+    model, tokenizer, about = read_model_file(path)
+    if tokenizer is None:
+        raise ValueError(f"{path} is a model of a run, without its tokenizer: pass the run folder, or export the model")
+    check_sizes(path, model, tokenizer)
+    history = model.history if isinstance(model.history, str) else "none"
+    by_hand = {"method": type(model).__name__, "features": "none", "radius": model.radius, "history": history}
+    return TextModel(model, tokenizer, about if "method" in about else by_hand | about)
 
 
 def model_file(path: str | os.PathLike) -> Path:
@@ -236,110 +214,23 @@ def model_file(path: str | os.PathLike) -> Path:
     found = sorted(file.name for file in path.glob("*.safetensors"))
     if not found or (path / "results.json").exists():  # no folder, or that of a run, which may have its export in it
         return path
-    config = read_stored(path) if (path / "config.json").exists() else None
-    if config is not None and config.get("library_name") != "jexplicit":
+    config = read_stored(path) if (path / "config.json").exists() else {"library_name": "jexplicit"}
+    if config.get("library_name") != "jexplicit":
         remedy = "pass a folder that TextModel.save wrote, or a file of one"
         raise ValueError(f"{path / 'config.json'} is of another program (no library_name jexplicit): {remedy}")
-    if len(found) > 1 and "file" not in (config or {}):
+    if len(found) > 1 and "file" not in config:
         raise ValueError(f"{path} has {', '.join(found)}: pass one of them, such as {path / found[0]}")
-    return file_inside(path, (config or {}).get("file", found[0]), path / "config.json")
-
-
-def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[str, Any]]:
-    """The rows of a run with a model that `load_row` can load, in order.
-
-    wanted: method, features, radius or history -> the values to take; default, any.
-    """
-    if read_config(path := local_path(path)) is None:
-        remedy = "pass the folder of a run of jexplicit lm, or an exported .safetensors or .arpa file"
-        raise ValueError(f"no run at {path}: {remedy}")
-    rows = [row for row in map(_normalised, read_rows(path)) if row and (row["method"] in FROM_COUNTS or _file_of(path, row))]
-    if not rows:
-        raise ValueError(f"{path} has no language model with a dev perplexity: pass a run of launch.lm or launch.networks")
-    if found := [row for row in rows if all(row[name] in values for name, values in wanted.items())]:
-        return found
-    words = _worded({name: " or ".join(map(str, values)) for name, values in wanted.items()})
-    raise ValueError(f"{path} has no model with {words}: it has {', '.join(map(model_name, rows))}")
+    return file_inside(path, config.get("file", found[0]), path / "config.json")
 
 
 def load_row(path: str | os.PathLike, row: Mapping[str, Any]) -> TextModel:
     """The model of one row of a run."""
     path = local_path(path)
-    tokenizer, file = Tokenizer.load(path / "tokenizer.model"), _file_of(path, row)
-    if file:
-        model = read_model_file(file)[0]
-    else:  # solved again, in a second
-        counts, eos = load_counts(path, sparse=not has_counts(path)), (read_config(path) or {}).get("eos", False)
-        if row["method"] == "explicit":
-            model = explicit_language_model(counts, features=row["features"], radius=row["radius"], eos=eos)
-        else:
-            model = (unigram_model if row["method"] == "unigram" else bigram_model)(counts, eos=eos)
+    tokenizer, model = Tokenizer.load(path / "tokenizer.model"), row_model(path, row)
     check_sizes(path, model, tokenizer)
     return TextModel(model, tokenizer, {**row, "command": read_command(path)})
 
 
-def model_name(row: Mapping[str, Any]) -> str:
-    """The name of a row's model, also in files: method, features, radius, and more."""
-    parts = [row["method"], row["features"], row["radius"], row.get("history", "none")]
-    return "_".join(str(part) for part in parts if part not in (None, "none", ""))
-
-
-def save_run_model(run: str | os.PathLike, row: Mapping[str, Any], model: AnyModel) -> None:
-    """Save the model of a row of a run, beside its counts."""
-    about = {name: row[name] for name in ("method", "features", "radius", "history") if name in row}
-    save_model(_models(run) / f"{model_name(row)}.safetensors", model, about=about)
-
-
-def save_counts(run: str | os.PathLike, counts: Counts | SparseCounts) -> None:
-    """Save a run's counts as `checkpoints/counts`, sparse ones as `checkpoints/sparse_counts`."""
-    sparse = issparse(counts[0])
-    parts = [{name: np.asarray(getattr(C, name)) for name in _of_sparse} for C in counts] if sparse else list(counts)
-    save_checkpoint(_counts_path(run, sparse=sparse), {"counts": parts})
-
-
-def has_counts(run: str | os.PathLike, *, sparse: bool = False) -> bool:
-    """Whether a run has finished counting."""
-    return is_checkpoint(_counts_path(run, sparse=sparse))
-
-
-def load_counts(run: str | os.PathLike, *, sparse: bool = False) -> Counts | SparseCounts:
-    """The counts of a run."""
-    stored = load_checkpoint(path := _counts_path(run, sparse=sparse))
-    try:
-        if sparse:
-            return tuple(sparse_table(*(np.asarray(part[name]) for name in _of_sparse)) for part in stored["counts"])
-        return tuple(map(np.asarray, stored["counts"]))
-    except (KeyError, TypeError, IndexError, ValueError) as error:
-        raise ValueError(f"{path} holds no counts ({error}): delete it and run again") from error
-
-
-def save_tokenizer(run: str | os.PathLike, tokenizer: Tokenizer) -> None:
-    """Save a run's tokenizer as `tokenizer.model`."""
-    tokenizer.save(local_path(run) / "tokenizer.model")
-
-
-def _normalised(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A row with the fields that choose models; None without a dev perplexity."""
-    row = {"method": row.get("name"), "features": "none", "radius": row.get("context"), "history": "none", **row}
-    named = row["method"] and all(isinstance(row[name], str) for name in ("method", "features", "history"))
-    return row if named and isinstance(row["radius"], int) and is_measured(row.get("dev_perplexity")) else None
-
-
-def _file_of(run: Path, row: Mapping[str, Any]) -> Path | None:
-    """The file of a row's model, if any; K = 1 is shared."""
-    alike = ("sum", "cat") if row["radius"] == 1 and row["features"] in ("sum", "cat") else ()
-    names = [f"{model_name({**row, 'features': features})}.safetensors" for features in (row["features"], *alike)]
-    found = next((name for name in names if (_models(run) / name).exists()), None)
-    return None if found is None else file_inside(_models(run), found, run / "results.json")
-
-
-def _worded(fields: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in fields.items()) or "these fields"
-
-
-def _models(run: str | os.PathLike) -> Path:
-    return local_path(run) / "checkpoints" / "models"
-
-
-def _counts_path(run: str | os.PathLike, *, sparse: bool) -> Path:
-    return local_path(run) / "checkpoints" / ("sparse_counts" if sparse else "counts")
+def _as_list(texts: Any) -> Any:
+    """Any texts as a list; a string is left for the tokenizer to refuse."""
+    return [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts
