@@ -1,6 +1,7 @@
-"""Files of language models: a model in one safetensors file, alone or with its tokenizer; and the models of a run's folder.
+"""Files of language models, and the models of a run.
 
-The metadata says what the arrays are (kinds of rows and their sizes), where the model comes from, and a checksum.
+A model is one safetensors file, alone or with its tokenizer.
+The metadata says what the arrays are, where they come from, and a checksum.
 """
 
 import dataclasses
@@ -112,7 +113,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _rebuild(described: Any, tensor: Callable[[str], np.ndarray]) -> Any:
-    """The value that `_describe` described, from arrays by name; those of a LanguageModel on the device."""
+    """The value that `_describe` described, from arrays by name."""
     if not isinstance(described, dict):
         return described
     if "array" in described:
@@ -240,7 +241,7 @@ def _normalised(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def row_model(run: Path, row: Mapping[str, Any]) -> AnyModel:
-    """The model of a row of a run: of its file, or solved again from the counts, in a second."""
+    """The model of a row of a run, of its file or solved again from counts."""
     if file := _file_of(run, row):
         return read_model_file(file)[0]
     counts, eos = load_counts(run) or load_counts(run, sparse=True), (read_config(run) or {}).get("eos", False)

@@ -144,7 +144,7 @@ def fit(
         raise ValueError(f"no token in {len(read)} documents: give some text")
     N, K = own.vocab_size, settings.radius
     if method == "context-mixing":
-        model, info = fit_context_mixing(stream, N, own, eos, settings, watch)
+        model, info = _fit_context_mixing(stream, N, own, eos, settings, watch)
     else:
         text = TrainingText(stream, N, eos=eos, tokenizer=own)
         if method != "ngram" and choose_tables([method], N, K, host_bytes()) == "sparse":
@@ -216,9 +216,14 @@ def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit)
 
 
 def _fit(method: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    K, eos, shape = options.radius, text.eos, {"features": options.features, "radius": options.radius}
+    if method in ("unigram", "bigram"):
+        return FitResult((unigram_model if method == "unigram" else bigram_model)(text.known_counts(1), eos=text.eos), {})
+    if method == "ngram":
+        with watch.stage("ngram"):
+            rows = smoothed_ngrams(*contexts(text.in_memory, ORDER, eos=text.eos), vocab_size=text.vocab_size)
+            return FitResult(LanguageModel(rows, "none", text.eos), {})
     if method == "context-mixing":
-        return fit_context_mixing(text.in_memory, text.vocab_size, text.tokenizer, eos, options, watch)
+        return _fit_context_mixing(text.in_memory, text.vocab_size, text.tokenizer, text.eos, options, watch)
     if method in ("cold", "warm"):
         from jexplicit.lm.training import train_language_model
 
@@ -229,23 +234,18 @@ def _fit(method: str, text: TrainingText, options: Options, watch: Watch) -> Fit
         return fit_iterative_scaling(text, options, watch)
     if method == "log-linear":
         return fit_log_linear(text, options, watch)
+    K, features = options.radius, options.features
     if method == "delta":
-        with watch.stage(f"delta, {options.features}, K = {K}"):
+        with watch.stage(f"delta, {features}, K = {K}"):
             return _fit_delta(text, options)
-    if method == "ngram":
-        with watch.stage("ngram"):
-            rows = smoothed_ngrams(*contexts(text.in_memory, ORDER, eos=eos), vocab_size=text.vocab_size)
-            return FitResult(LanguageModel(rows, "none", eos), {})
-    if method == "optimum":  # at K = 1 the relative frequencies, with a floor in the place of counts of 0
-        if K != 1:
-            raise ValueError(f"optimum with radius {K}: only K = 1 has a closed form; sweeps go there at any K")
-        C = with_targets(text.counts(1)[0], eos=eos)
-        n = C.sum(axis=1, dtype=np.int64)
-        table = np.log(np.maximum(C, _floor)) - np.log(np.maximum(n, len(C) * _floor))[:, None]
-        return FitResult(token_model((jnp.asarray(table, jnp.float32),), "cat", eos), {"kkt_residual": 0.0})
     if method == "explicit":
-        return FitResult(explicit_language_model(text.known_counts(K), **shape, eos=eos), {})
-    return FitResult((unigram_model if method == "unigram" else bigram_model)(text.known_counts(1), eos=eos), {})
+        return FitResult(explicit_language_model(text.known_counts(K), features=features, radius=K, eos=text.eos), {})
+    if K != 1:  # optimum: the relative frequencies, with a floor in the place of counts of 0
+        raise ValueError(f"optimum with radius {K}: only K = 1 has a closed form; sweeps go there at any K")
+    C = with_targets(text.counts(1)[0], eos=text.eos)
+    n = C.sum(axis=1, dtype=np.int64)
+    table = np.log(np.maximum(C, _floor)) - np.log(np.maximum(n, len(C) * _floor))[:, None]
+    return FitResult(token_model((jnp.asarray(table, jnp.float32),), "cat", text.eos), {"kkt_residual": 0.0})
 
 
 def _fit_delta(text: TrainingText, options: Options) -> FitResult:
@@ -261,7 +261,7 @@ def _fit_delta(text: TrainingText, options: Options) -> FitResult:
     return FitResult(token_model(tables * (K // len(tables)), options.features, text.eos), {"delta": delta, "scalars": 1})
 
 
-def fit_context_mixing(
+def _fit_context_mixing(
     stream: np.ndarray, N: int, tokenizer: Tokenizer | None, eos: bool, options: Options, watch: Watch | None = None
 ) -> FitResult:
     """Context mixing (jexplicit.lm.counted): contexts and the weights of their evidence."""

@@ -162,7 +162,7 @@ def target_counts(counts: Counts | SparseCounts, *, eos: bool = False) -> Int[np
 
 
 def with_targets(C: Any, *, eos: bool = False) -> Any:
-    """A table of counts, dense or sparse, without the column of document ends, unless they are predicted."""
+    """A table of counts without the column of document ends, unless they are predicted."""
     if eos:
         return C
     if not issparse(C):
@@ -224,7 +224,7 @@ def explicit_decoder(
 
 
 def decoder_model(U: tuple[Any, ...], noise: Noise | None, features: str, radius: int, eos: bool) -> LanguageModel:
-    """The language model of decoders [N, at least N], the noise folded into their rows."""
+    """The language model of decoders, the noise folded into their rows."""
     blocks = (jnp.asarray(block)[:, : len(block)] for block in U)
     tables = tuple(block if noise is None else noisy_rows(block, noise) for block in blocks)
     return token_model(tables * (radius // len(tables)), features, eos)
@@ -322,12 +322,11 @@ def _shared(tables: tuple[Array, ...], log_p: Array) -> tuple[Array, tuple[Array
 
 
 class ExponentFit(NamedTuple):
-    """[mu, lambda_1 .. lambda_K], held-out loss, last gradient, and passes."""
+    """[mu, lambda_1 .. lambda_K], held-out loss, and last gradient."""
 
     exponents: Float[np.ndarray, " S"]
     loss: float
     gradient: float
-    passes: int
 
 
 def fit_exponents(
@@ -382,7 +381,7 @@ def fit_exponents(
             step = step / 4
         else:
             a, (value, loss, slope, step) = a + step, there
-    return ExponentFit(a, float(loss), float(np.abs(slope).max()), passes)
+    return ExponentFit(a, float(loss), float(np.abs(slope).max()))
 
 
 @full_precision
@@ -421,16 +420,14 @@ def rows_of_text(text: TrainingText, options: Options) -> OffsetRows:
 
 def fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Smoothed rows of single tokens, with a weight per offset from held-out text."""
-    rows, fitted = rows_of_text(text, options), exponents_held_out(text, options, watch)
-    a = fitted.exponents
+    fitted = exponents_held_out(text, options, watch)
     info = {
-        "exponents": [float(weight) for weight in a],
-        "implied_slope": 1 + float((1 - a[0]) / a[1:].sum()),  # of the scaling assumption
+        "exponents": fitted.exponents.tolist(),
         "held_out_perplexity": float(np.exp(fitted.loss)),
         "smoothing": options.smoothing,
-        "scalars": len(a),
+        "scalars": len(fitted.exponents),
     }
-    return FitResult(log_linear_model(rows, a), info)
+    return FitResult(log_linear_model(rows_of_text(text, options), fitted.exponents), info)
 
 
 def exponents_held_out(text: TrainingText, options: Options, watch: Watch) -> ExponentFit:

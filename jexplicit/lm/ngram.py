@@ -1,4 +1,4 @@
-"""N-gram models: interpolated modified Kneser-Ney as rows of contexts, and ARPA files, as KenLM, SRILM and decoders read them.
+"""N-gram models, interpolated modified Kneser-Ney as rows of contexts, and ARPA files.
 
 A file has P(i|h) of n-grams that occurred and back-off weights log10 γ; P(i|h) = γ(h) P(i|h') of all others, h' without the
 furthest token. `<pad>` is `<s>` in a context, which ends there, and `</s>` as a target: log10 p = -99 without `eos`.

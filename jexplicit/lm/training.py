@@ -1,4 +1,4 @@
-"""Tables that approach the optimum of the training loss: Adagrad with the gradient by hand, and iterative scaling.
+"""Training of tables: Adagrad with the gradient by hand, and iterative scaling.
 
 L = sum_m log Z(x_m) - Ũ[x_m, y_m],    Ũ = E U,    dL/dŨ = Hᵀ(P - Y),    dL/dU = Eᵀ dL/dŨ
 """
@@ -68,7 +68,10 @@ class DecoderBatch(NamedTuple):
 
 
 def split_columns(tables: tuple[Any, ...], mesh: Mesh) -> tuple[Float[Array, "N I"], ...]:
-    """Copies of tables, split over the mesh by output: devices exchange one number per context, their parts of log Z."""
+    """Copies of tables, split over the mesh by output.
+
+    A step exchanges one number per context and device, its part of log Z.
+    """
     filler, sharding = ((0, 0), (0, -tables[0].shape[1] % mesh.size)), NamedSharding(mesh, PartitionSpec(None, AXIS))
     return tuple(jax.device_put(np.pad(np.asarray(U), filler, constant_values=_nothing), sharding) for U in tables)
 
@@ -192,7 +195,7 @@ def loss_and_gradient(
     return jax.shard_map(of_columns, mesh=mesh, check_vma=False, **specs)(params, batch, noise)
 
 
-def text_gradient(
+def _text_gradient(
     params: tuple[Array, ...],
     distinct: Integer[np.ndarray, "u K"],
     n: Integer[np.ndarray, " u"],
@@ -231,7 +234,7 @@ def kkt_residual(
     """The distance from the optimum, `||H^T (Y - P)||_1 / (K M)`, below 2."""
     params = split_columns(model.tables[:1] if model.features == "sum" else model.tables, mesh)
     distinct, n = distinct_contexts(X, ordered=model.ordered)  # of the whole text: fewer than chunk by chunk
-    _, gradient = text_gradient(params, distinct, n, X, Y, features=model.features, mesh=mesh, chunk=chunk)
+    _, gradient = _text_gradient(params, distinct, n, X, Y, features=model.features, mesh=mesh, chunk=chunk)
     misplaced = sum(float(jnp.abs(G).sum(axis=1).sum()) for G in gradient)
     return misplaced / (X.shape[1] * len(Y))
 
@@ -384,7 +387,7 @@ def sweep_tables(
 
     def sweep(moving: tuple[Array, ...], problem: Any) -> tuple[tuple[Array, ...], Any]:
         tables = read(moving)
-        log_Z, E = text_gradient(tables, distinct, n, X[:0], Y[:0], features=features, mesh=mesh, chunk=chunk)
+        log_Z, E = _text_gradient(tables, distinct, n, X[:0], Y[:0], features=features, mesh=mesh, chunk=chunk)
         loss = (log_Z - _total(_matched_logits, observed, tables)) / len(Y) + penalty(moving)
         parts = zip(moving, F_moving, gather(E), start, strict=True)
         return tuple(_moved(*part, of_noise, discount, norm) for part in parts), np.asarray(loss)

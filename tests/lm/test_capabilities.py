@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import sentences
+from reference import log_softmax, sentences
 from tables import each_row
 
 from jexplicit.counts.pairs import count_sparse
@@ -87,13 +87,6 @@ def fitted(kind: str) -> Any:
     return fit_model(method, data, Options(**{**vars(short), **options}), Watch(dev=dev)).model
 
 
-def log_softmax(logits: Any) -> np.ndarray:
-    """In float64, of NumPy."""
-    logits = np.asarray(logits, np.float64)
-    logits = logits - logits.max(axis=-1, keepdims=True)
-    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-
-
 one_position = jax.jit(lambda model, x, history: model.logits(x, history if model.history else None))
 
 
@@ -107,7 +100,7 @@ def slow_scores(model: Any, stream: np.ndarray) -> np.ndarray:
         return np.array(found)
     X, Y = contexts(stream, model.radius, eos=model.eos)
     past = histories(read_text(stream, 1, eos=model.eos).past, max(model.history, 1))
-    log_p = [log_softmax(one_position(model, x, h)) for x, h in zip(X, past, strict=True)]
+    log_p = [log_softmax(np.asarray(one_position(model, x, h), np.float64)) for x, h in zip(X, past, strict=True)]
     return np.array([row[y] for row, y in zip(log_p, Y, strict=True)])
 
 
@@ -186,7 +179,7 @@ def check_jit(kind, tmp_path):
     batch: Any = jax.jit(jax.vmap(one_position, in_axes=(None, 0, 0)))
     logits = np.asarray(batch(model, X, past))
     for m in (0, len(X) - 1):
-        np.testing.assert_allclose(log_softmax(logits[m]), log_softmax(one_position(model, X[m], past[m])), **CLOSE)
+        np.testing.assert_allclose(log_softmax(logits[m]), log_softmax(np.asarray(one_position(model, X[m], past[m]))), **CLOSE)
     if kind in SPREAD:
         np.testing.assert_array_equal(batch(model, X.astype(np.int64), past), logits)
         compiled = batch._cache_size()

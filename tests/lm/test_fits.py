@@ -13,8 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import scipy.optimize
-import scipy.special
 from interruption import resumed_after
 from reference import (
     adagrad_step,
@@ -37,7 +35,15 @@ from jexplicit.lm import training
 from jexplicit.lm.fit import fit_model
 from jexplicit.lm.layers import explicit_language_model, noise_model
 from jexplicit.lm.model import token_model
-from jexplicit.lm.training import initial_state, kkt_residual, loss_and_gradient, make_batch, sweep_tables, training_step
+from jexplicit.lm.training import (
+    initial_state,
+    kkt_residual,
+    loss_and_gradient,
+    make_batch,
+    split_columns,
+    sweep_tables,
+    training_step,
+)
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.devices import data_mesh
 
@@ -74,8 +80,8 @@ def batch_of(X, Y, kind: Any = "cat"):
 
 def by_hand(tables, X, Y, kind, *, noisy=False, devices=1, program: Any = compiled):
     """Loss and gradient on the host, the gradient with its filler columns."""
-    state = initial_state(tables, optax.identity(), data_mesh(devices))
-    loss, gradient = program(kind, devices)(state.params, batch_of(X, Y, kind), noise=NOISE if noisy else None)
+    params = split_columns(tables, data_mesh(devices))
+    loss, gradient = program(kind, devices)(params, batch_of(X, Y, kind), noise=NOISE if noisy else None)
     return float(loss), [np.asarray(G) for G in gradient]
 
 
@@ -141,23 +147,17 @@ def test_adagrad_steps_by_hand_compile_once_and_leave_fillers_and_types_and_what
     np.testing.assert_allclose(trained, U, rtol=0, atol=0.3 * GRADIENT_TOLERANCE[np.float64] / np.sqrt(1e-7))
 
 
-def test_the_explicit_solution_at_radius_one_has_no_gradient_and_no_residual_and_stays():
+def test_the_explicit_solution_at_radius_one_has_no_gradient_and_no_residual():
     """Log counts, -inf where a pair never occurs; on 8 devices, some has no finite logit for some context."""
-    (X, Y), counts, mesh = positions(1), COUNTS[:1], data_mesh(8)
+    (X, Y), counts = positions(1), COUNTS[:1]
     model = explicit_language_model(counts, features="cat", eos=True, noise=False, dtype=np.float64)
-    U, batch = np.asarray(model.tables[0]), batch_of(X, Y)
     loss, (gradient,) = by_hand(model.tables, X, Y, "cat", devices=8)
     entropy = -sum(c * np.log(c / row.sum()) for row in counts[0] for c in row[row > 0])
     np.testing.assert_allclose(loss, entropy, rtol=LOSS_TOLERANCE[np.float64])
     np.testing.assert_allclose(gradient, 0, atol=1e-12)  # counts of at most 100, to rounding
-    step = training_step(optax.sgd(0.05), features="cat", noise=None, mesh=mesh)
-    state, _ = step(initial_state(model.tables, optax.sgd(0.05), mesh), batch)
-    np.testing.assert_allclose(np.asarray(state.params[0])[:, :N], U, rtol=1e-15, atol=0.05 * 1e-12)
-    assert np.isneginf(U).sum() > 20
+    assert np.isneginf(model.tables[0]).sum() > 20
     for devices in (1, 8):  # the rounding of N^2 counts, over their sum
         assert kkt_residual(model, X, Y, mesh=data_mesh(devices)) < N * N * 1e-15
-    noisy = explicit_language_model(counts, features="cat", eos=True, dtype=np.float64)
-    assert kkt_residual(noisy, X, Y, mesh=mesh) > 0.01
 
 
 def test_the_residual_equals_the_slow_loop_in_chunks_and_on_devices_and_stays_below_two():
@@ -171,9 +171,6 @@ def test_the_residual_equals_the_slow_loop_in_chunks_and_on_devices_and_stays_be
         for devices, chunk in ((1, 10_000), (8, 30)):
             residual = kkt_residual(model, X, Y, mesh=data_mesh(devices), chunk=chunk)
             np.testing.assert_allclose(residual, expected, rtol=rtol)
-        moved = (jax.device_put(tables[0] + 2.0 * np.eye(N)[1][:, None]), *tables[1:])  # a constant of a row
-        residual = kkt_residual(token_model(moved * times, kind, True), X, Y, mesh=data_mesh(1))
-        np.testing.assert_allclose(residual, expected, rtol=1e-11)
     X, Y = np.zeros((50, 2), np.uint8), np.full(50, 3, np.uint8)
     tables = (jax.device_put(10.0 * (np.arange(N) == 1) * np.ones((N, 1))),) * 2  # always wrong
     residual = kkt_residual(token_model(tables, "sum", True), X, Y, mesh=data_mesh(2))
@@ -274,28 +271,6 @@ def test_every_sweep_lowers_the_loss_with_its_penalty_on_any_devices(kind):
     sweeps, losses, own = zip(*met, strict=True)
     assert sweeps == (0, 1, 2, 3) and ("discount" in options or list(losses) == other.losses.tolist())
     np.testing.assert_allclose(own, losses, rtol=1e-12)  # those of the models on the way
-
-
-def test_sweeps_with_a_prior_reach_the_minimum_that_scipy_finds():
-    """L-BFGS-B on `U = U0 + a - b` with a, b >= 0; both stop within 1e-6 nats of the minimum."""
-    K, D = 2, 0.7
-    start, (X, Y) = explicit("cat", K, eos=True), windows(DOCUMENTS, K, eos=True)
-    swept = near(start, sweeps=1000, discount=D)
-    H, U0 = features(X, np.eye(N), "cat"), np.concatenate(blocks(start))
-    F = H.T @ np.eye(N)[Y]
-
-    def objective(flat):
-        a, b = flat.reshape(2, *U0.shape)
-        log_p = scipy.special.log_softmax(H @ (U0 + a - b), axis=1)
-        gradient = H.T @ np.exp(log_p) - F
-        loss = D * flat.sum() - log_p[np.arange(len(Y)), Y].sum()
-        return loss / len(Y), (D + np.stack([gradient, -gradient])).ravel() / len(Y)
-
-    options, size = {"maxiter": 5000, "maxfun": 10000, "ftol": 1e-14, "gtol": 1e-9}, 2 * U0.size
-    found = scipy.optimize.minimize(objective, np.zeros(size), jac=True, bounds=[(0, None)] * size, options=options)
-    np.testing.assert_allclose(swept.losses[-1], found.fun, rtol=0, atol=1e-6)
-    E = H.T @ np.exp([log_softmax(row) for row in H @ np.concatenate(blocks(swept.model))])
-    assert np.all(np.abs(E - F) < D * 1.02)  # the minimum has |E - F| <= D, approached linearly
 
 
 def test_float32_tables_stay_float32_and_interrupted_sweeps_go_on_bit_for_bit(tmp_path):

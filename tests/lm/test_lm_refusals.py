@@ -41,7 +41,6 @@ def given() -> SimpleNamespace:
     g.key = jax.random.key(0)
     g.stream = stream_of(random_documents(6, 60, N, 7))
     g.counts = count(g.stream, radius=3, vocab_size=N)
-    g.larger = count(g.stream, radius=1, vocab_size=N + 1)
     g.sparse = count_sparse(g.stream, radius=3, vocab_size=N)
     g.text, (g.X, g.Y) = TrainingText(g.stream, N), contexts(g.stream, 2)
     table = jax.device_put(np.zeros((N, N)))
@@ -74,12 +73,8 @@ CASES: list[tuple[Callable[[Any], Any], str]] = [
     # a text and a model
     (lambda g: evaluate(g.two, FOREIGN), f"token id {N} .* {N}"),
     (lambda g: evaluate(g.unigram, PADS), NO_POSITION),
-    (lambda g: score(g.two, FOREIGN), NOT_THIS_TOKEN),
     (lambda g: score(g.two, np.array([1, 2, 3])), "encode_documents"),
     (lambda g: evaluate(g.one, stream_of([[5, 1, 2], [3, 1, 1, 4]]), counts=g.counts), OTHER_COUNTS),
-    (lambda g: evaluate(g.one, g.stream, counts=g.larger), OTHER_COUNTS),
-    (lambda g: log_probabilities(g.two, contexts(g.stream, 3)[0], g.Y), OF_TWO),
-    (lambda g: log_probabilities(g.two, g.X[:1], np.array([N])), NOT_THIS_TOKEN),
     (lambda g: next_token(g.spread, np.array([N])), f"token ids {N} .. {N}: {HAS_N}"),
     (lambda g: score_documents(g.two, g.tokenizer, ["the cat", "  "]), r"document 1, '  ', has no token"),
     # generation
@@ -90,7 +85,6 @@ CASES: list[tuple[Callable[[Any], Any], str]] = [
     (generated(banned=tuple(range(N))), "every token is banned"),
     # explicit solutions, and rows of contexts
     (lambda g: explicit_language_model(g.counts, features="cat", radius=0), f"radius 0 {OF_THREE}"),
-    (lambda g: explicit_language_model(g.sparse, features="cat", radius=4), f"radius 4 {OF_THREE}"),
     (lambda g: offset_rows(g.counts, features="cat", radius=4), OF_THREE),
     (lambda g: explicit_language_model(g.counts, features=cast(Any, "mean")), "features 'mean': choose sum .* or cat"),
     (lambda g: noise_model(np.array([2, -1])), "at least two tokens and non-negative counts"),
@@ -100,7 +94,6 @@ CASES: list[tuple[Callable[[Any], Any], str]] = [
     # sweeps
     (swept("two", text=lambda g: TrainingText(g.stream, N + 1)), f"vocabulary {N + 1} and a model of {N}: use the model's own"),
     (swept("even", text=lambda g: TrainingText(PADS, N)), NO_POSITION),
-    (swept("two", noise=False, discount=-1.0), "a discount of"),
     (swept("two", discount=0.5), "a discount of"),
     (swept("tied", weights=np.ones((2, N))), "noise=True"),
     # options of other methods

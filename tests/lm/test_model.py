@@ -335,7 +335,7 @@ def test_the_minimum_is_that_of_scipy_on_any_number_of_devices():
     np.testing.assert_allclose(fitted.exponents, best.x, rtol=0, atol=2e-3)  # where the loss is flat: 1e-6 above its minimum
     assert loss(fitted.exponents) <= best.fun + 1e-6
     assert fitted.loss == pytest.approx(loss(fitted.exponents, 0), abs=ATOL)
-    assert fitted.gradient < 2e-6 and 2 <= fitted.passes < 20
+    assert fitted.gradient < 2e-6
     np.testing.assert_allclose(three.exponents, fitted.exponents, rtol=0, atol=1e-5)
     for X, Y in ((np.zeros((0, K), int), np.zeros(0, int)), (np.ones((2, K + 1), int), np.ones(2, int))):
         with pytest.raises(ValueError, match="hold out more of the text"):
