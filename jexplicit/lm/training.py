@@ -124,19 +124,11 @@ def loss_and_gradient(
     @full_precision
     def of_columns(params, batch, noise):
         dtype, I = params[0].dtype, params[0].shape[1]  # noqa: E741  (outputs of this device)
-        q, one_minus_q, p = (jnp.asarray(v, dtype) for v in noise or (1, 0, 0))
-        mean = [p @ U for U in params] if noise else []
+        tables = params if noise is None else [noisy_rows(U, noise) for U in params]
 
         def logits(x, i: Any = slice(None)):
             """`sum_k Ũ[x_k]` of contexts, or of one output each."""
-            total = []
-            for b, j in zip(block, x.T, strict=True):
-                own = params[b][j, i]
-                if noise:
-                    weight, rest = (v[j].reshape(-1, *[1] * (own.ndim - 1)) for v in (q, one_minus_q))
-                    own = weight * own + rest * mean[b][i].reshape(*[1] * (own.ndim - 1), -1)
-                total.append(own)
-            return functools.reduce(jnp.add, total)
+            return functools.reduce(jnp.add, [tables[b][j, i] for b, j in zip(block, x.T, strict=True)])
 
         def add_by_loop(G, x, expected):  # row by row: XLA's scatter of rows on a CPU takes twice as long
             def add_row(m, G):
