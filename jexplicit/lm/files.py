@@ -17,8 +17,8 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import safe_open
+from safetensors.numpy import save
 from scipy.sparse import issparse
 
 from jexplicit.counts.pairs import Counts, SparseCounts, sparse_table
@@ -30,7 +30,7 @@ from jexplicit.lm.layers import explicit_language_model
 from jexplicit.lm.model import AnyModel, LanguageModel, NetworkRows, SequenceRows, Sparse, State, TokenTables, is_token_model
 from jexplicit.lm.ngram import BackOffChain, Children, bigram_model, unigram_model
 from jexplicit.runs.bounds import is_of
-from jexplicit.runs.files import file_inside, is_measured, local_path, parse_json, plain, read_config, read_rows
+from jexplicit.runs.files import file_inside, is_measured, local_path, parse_json, plain, read_config, read_rows, write_whole
 from jexplicit.runs.loop import is_checkpoint, load_checkpoint, save_checkpoint
 
 # Methods that counts alone serve: solved again from those of a run, of text in shards, and by several processes.
@@ -59,15 +59,8 @@ def save_model(
         tensors["tokenizer"] = np.frombuffer(tokenizer.model, np.uint8)
     header = {"format": _format, **library(), "model": description, "tokenizer": tokenizer and tokenizer.kind}
     text = json.dumps(header | {"about": dict(about or {})}, default=plain)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        save_file(tensors, partial, metadata={"jexplicit": text, "sha256": _checksum(text, tensors)})
-        os.umask(mask := os.umask(0))  # the process's own: safetensors makes files that only their owner can read
-        partial.chmod(0o666 & ~mask)
-        os.replace(partial, path)
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"{path} cannot be written ({error}): make room, or choose another place") from error
+    data = save(tensors, metadata={"jexplicit": text, "sha256": _checksum(text, tensors)})
+    write_whole(path, lambda file: file.write(data))
 
 
 def library() -> dict[str, Any]:

@@ -329,7 +329,7 @@ def _read_orders(path: str, opened: Iterator[str]) -> tuple[list[str], list[Orde
         orders.append(Order(np.array(found, np.int64).reshape(-1, n), log_p, weight))
         text = following()
     expect(text == "\\end\\", text, "\\end\\: it is cut short, or its header counts other n-grams")
-    expect(following() == _end, "more lines", _end)  # which is that of a compressed file, with its checksum
+    expect((text := following()) == _end, text, _end)  # which is that of a compressed file, with its checksum
     return words, orders
 
 
