@@ -304,13 +304,6 @@ class Chain:
         total = sum(m for (c, _), m in level.items() if c == context)
         return (n - self.D[len(context)][min(n, 3)]) / total + lower if total else lower
 
-    def row(self, context: tuple[int, ...]) -> np.ndarray:
-        """How much more likely what followed a context is there, `log P(i|h) / (gamma(h) P(i|h'))`; 0 for all else."""
-        row = np.zeros(len(self.lowest))
-        for i in self.seen(context):
-            row[i] = np.log(self.P(context, i) / (self.gamma(context) * self.P(context[:-1], i)))
-        return row
-
 
 def sentences(seed: int, number: int) -> list[str]:
     """Sentences whose words depend on the two before, so that contexts of several tokens tell something."""
