@@ -16,7 +16,6 @@ import pytest
 import scipy
 from reference import (
     PAD,
-    column_for_unseen_outputs,
     cooccurrences,
     features,
     generalized_cooccurrences,
@@ -24,7 +23,6 @@ from reference import (
     log_softmax,
     modified_discounts,
     negative_log_likelihood,
-    noise_parameters,
     noisy_embedding,
     one_hot,
     random_documents,
@@ -51,9 +49,7 @@ from jexplicit.lm.layers import (
     offset_rows,
     target_counts,
     token_counts,
-    unigram,
     with_targets,
-    with_unseen_outputs,
 )
 from jexplicit.lm.model import is_token_model, logits, token_model
 from jexplicit.lm.names import Features, Smoothing
@@ -201,16 +197,6 @@ def random_rows(seed=4):
     return np.random.default_rng(seed).normal(size=(N, 6)) * 5
 
 
-def test_the_noise_model_equals_its_definition_and_a_table_worked_by_hand():
-    f = np.array([5, 0, 12, 1, 100])
-    noise, (q, p) = noise_model(f), noise_parameters(f)
-    for found, expected in ((noise.q, q), (noise.one_minus_q, 1 / (f + 1)), (noise.p, p)):
-        np.testing.assert_allclose(found, expected, rtol=1e-14)
-    noise = noise_model(np.array([2, 1, 1]))
-    assert noise.q.tolist() == [2 / 3, 1 / 2, 1 / 2]
-    assert noise.p.tolist() == [1 / 4, 3 / 8, 3 / 8]  # (1/2, 3/4, 3/4) / 2
-
-
 def test_noisy_counts_and_rows_equal_dense_products_with_the_embedding_and_are_adjoint():
     assert np.any(PAIRS == 0) and np.all(F_TOKENS > 0)  # E has no inverse where two tokens were never seen
     (X, Y), E, U = windows(TEXTS, 1, eos=True), noisy_embedding(F_TOKENS), random_rows()
@@ -225,20 +211,6 @@ def test_noisy_counts_and_rows_equal_dense_products_with_the_embedding_and_are_a
         np.testing.assert_allclose(rows, E @ U, rtol=0, atol=tolerance * scale)  # sums of both signs may cancel
     left, right = np.vdot(noisy_counts(jax.device_put(U), NOISE), random_rows(6)), np.vdot(U, noisy_rows(random_rows(6), NOISE))
     np.testing.assert_allclose(left, right, rtol=0, atol=1e-12 * np.abs(U).sum())  # <EᵀC, U> = <C, E U>
-
-
-def test_the_column_of_an_unseen_output_equals_the_mean_feature():
-    X, Y = windows(TEXTS, 2, eos=False)  # <pad> is never a target
-    H, targets = features(X, np.eye(N), "sum"), one_hot(Y, N)
-    C, f = generalized_cooccurrences(H, targets), targets.sum(axis=0)
-    for dtype, tolerance in TOLERANCE:
-        filled = with_unseen_outputs(jax.device_put(np.asarray(C, dtype)), jax.device_put(np.asarray(f, dtype)))
-        assert filled.dtype == dtype
-        np.testing.assert_allclose(filled, column_for_unseen_outputs(C, H, f), rtol=tolerance)
-    C, f = (jax.device_put(np.array(counts)) for counts in ([[3.0, 0.0, 1.0], [2.0, 0.0, 2.0]], [5.0, 0.0, 3.0]))
-    assert jax.jit(with_unseen_outputs)(C, f).tolist() == [[3.0, 0.5, 1.0], [2.0, 0.5, 2.0]]  # by hand
-    unigrams = unigram(jax.device_put(np.array([6.0, 0.0, 3.0, 0.0])))
-    np.testing.assert_allclose(unigrams, np.array([6, 1, 3, 1]) / 11, rtol=1e-15)  # unseen outputs count once
 
 
 def test_kneser_ney_rows_equal_their_loop_for_any_counts():
