@@ -1,7 +1,6 @@
 """Write one language model of a run to a self-contained file.
 
     python -m launch.export --run runs/demo --method explicit --out model.safetensors
-    python -m launch.export --run runs/demo --out demo-model        # a folder to share, with a model card
     python -m launch.export --run runs/demo --method bigram --out model.arpa.gz
 
 A file NAME.arpa or NAME.arpa.gz holds an n-gram model whose words are the tokens, for KenLM and other decoders.
@@ -18,7 +17,7 @@ from launch.kit.command import ModelChoice, entry_point, load_choice
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelChoice):
     out: str
-    """File NAME.safetensors, or folder to share.
+    """File NAME.safetensors.
     The methods ngram, bigram and unigram also write NAME.arpa or NAME.arpa.gz."""
 
 
@@ -27,10 +26,9 @@ def run(config: Config) -> dict[str, Any]:
     from jexplicit.lm.ngram import is_arpa
     from jexplicit.lm.text_model import model_path
 
-    given = local_path(config.out, "--out")
-    out = check_writable(model_path(given), "--out")
+    out = check_writable(model_path(local_path(config.out, "--out")), "--out")
     saved = load_choice(config)
-    saved.save(given)
+    saved.save(out)
     if is_arpa(out) and not saved.model.eos:
         remedy = "</s> has log10 p = -99; score without it (eos=False)"
         console.print(f"[yellow]warning:[/] the model was fitted without --eos: {remedy}")

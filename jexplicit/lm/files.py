@@ -4,6 +4,7 @@ A model is one safetensors file, alone or with its tokenizer.
 The metadata says what the arrays are, where they come from, and a checksum.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib
@@ -57,19 +58,16 @@ def save_model(
     description = _describe(model, "model", tensors)
     if tokenizer is not None:
         tensors["tokenizer"] = np.frombuffer(tokenizer.model, np.uint8)
-    header = {"format": _format, **library(), "model": description, "tokenizer": tokenizer and tokenizer.kind}
+    header = {"format": _format, "library_version": _version(), "model": description, "tokenizer": tokenizer and tokenizer.kind}
     text = json.dumps(header | {"about": dict(about or {})}, default=plain)
     data = save(tensors, metadata={"jexplicit": text, "sha256": _checksum(text, tensors)})
     write_whole(path, lambda file: file.write(data))
 
 
-def library() -> dict[str, Any]:
-    """The version of this library and its licence; None if not installed."""
-    try:
-        found = metadata.metadata("jexplicit").json
-    except metadata.PackageNotFoundError:
-        found = {}
-    return {f"library_{name}": found.get(key) for name, key in (("version", "version"), ("license", "license_expression"))}
+def _version() -> str | None:
+    """The version of this library; None if it is not installed."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version("jexplicit")
 
 
 def _describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:

@@ -13,12 +13,12 @@ from jexplicit.data.inputs import input_head, is_compressed, is_input, is_pipe, 
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
 from jexplicit.lm.attribution import Attribution, explain
 from jexplicit.lm.evaluation import evaluate, score
-from jexplicit.lm.files import check_sizes, library, model_rows, read_model_file, row_model, save_model
+from jexplicit.lm.files import check_sizes, model_rows, read_model_file, row_model, save_model
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
 from jexplicit.lm.model import AnyModel, read_text
 from jexplicit.lm.ngram import is_arpa, read_arpa, write_arpa
 from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.files import file_inside, local_path, read_command, read_stored, write_json, write_whole
+from jexplicit.runs.files import local_path, read_command
 
 
 class TextModel(NamedTuple):
@@ -104,60 +104,23 @@ class TextModel(NamedTuple):
         return generate_text(key_of_seed(seed), self.model, self.tokenizer, prompt, length, **options)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the model to a file, or a folder to share, that `jexplicit.load_model` reads.
+        """Write the model to a file that `jexplicit.load_model` reads.
 
         NAME.safetensors has the model, its tokenizer and its provenance; NAME.arpa and NAME.arpa.gz have an n-gram model, with
-        its tokens as words, for other decoders (jexplicit.lm.ngram). A name without an ending is a folder: model.safetensors,
-        config.json with the provenance, and a model card, README.md, unless there is one.
+        its tokens as words, for other decoders (jexplicit.lm.ngram).
         """
-        file = model_path(path)
-        if is_arpa(file):
-            return write_arpa(file, self.model, self.tokenizer)
-        save_model(file, self.model, tokenizer=self.tokenizer, about=self.about)
-        if file != local_path(path):
-            own = {"library_name": "jexplicit", **library(), "file": file.name, "bytes": file.stat().st_size}
-            write_json(file.with_name("config.json"), config := own | self.about | own)
-            if not (card := file.with_name("README.md")).exists():
-                text = model_card(file.parent.resolve().name, config)
-                write_whole(card, lambda file: file.write(text.encode()))
+        if is_arpa(file := model_path(path)):
+            write_arpa(file, self.model, self.tokenizer)
+        else:
+            save_model(file, self.model, tokenizer=self.tokenizer, about=self.about)
 
 
 def model_path(path: str | os.PathLike) -> Path:
-    """The file that `TextModel.save` writes, in a folder if the name has no ending."""
-    given, path = path, local_path(path)
-    if is_arpa(path) or path.suffix.lower() == ".safetensors":
-        return path
-    if path.suffix and not path.is_dir():
-        raise ValueError(f"{given}: give a folder, or a file name that ends in .safetensors, .arpa or .arpa.gz")
-    if (path / "config.json").exists() and read_stored(path).get("library_name") != "jexplicit":
-        raise ValueError(f"{path} has a config.json of a run or of another program: choose another folder for the model")
-    return path / "model.safetensors"
-
-
-def model_card(name: str, config: Mapping[str, Any]) -> str:
-    """The README.md of a shared model, with the front matter of Hugging Face."""
-    shown = {field: f"{value:.4f}" if isinstance(value, float) else value for field, value in config.items()}
-    lines = [f"* {field}: {value}" for field, value in shown.items() if isinstance(value, str | int)]
-    return f"""---
-library_name: jexplicit
-pipeline_tag: text-generation
----
-
-# {name}
-
-A language model with its tokenizer, in one safetensors file, and its provenance (config.json):
-
-{chr(10).join(lines)}
-
-```python
-import jexplicit
-
-model = jexplicit.load_model("{name}")  # this folder
-model.generate("", 40)
-```
-
-Whoever shares the model says under which licence: the text that it was made of may have one (`license:` in the first lines).
-"""
+    """The file that `TextModel.save` writes."""
+    file = local_path(path)
+    if not is_arpa(file) and file.suffix.lower() != ".safetensors":
+        raise ValueError(f"{path}: give a file name that ends in .safetensors, .arpa or .arpa.gz")
+    return file
 
 
 def load_model(
@@ -168,10 +131,10 @@ def load_model(
     radius: int | None = None,
     history: str | None = None,
 ) -> TextModel:
-    """Load a language model from a run, an export or a shared folder.
+    """Load a language model from a run or an export.
 
     Args:
-        path: the folder of a run of `launch.lm` or `launch.networks`, a file or a folder of `TextModel.save`, or an ARPA file.
+        path: the folder of a run of `launch.lm` or `launch.networks`, a file of `TextModel.save`, or an ARPA file.
         method, features, radius, history: of the model wanted; default, that of the run's lowest dev perplexity.
 
     Example::
@@ -180,7 +143,7 @@ def load_model(
         model = load_model("runs/demo")
         model.generate("Return the", 20)
     """
-    path, given = model_file(path), {"method": method, "features": features, "radius": radius, "history": history}
+    path, given = local_path(path), {"method": method, "features": features, "radius": radius, "history": history}
     wanted = {name: value for name, value in given.items() if value is not None}
     if not is_input(path):
         rows = model_rows(path, **{name: (value,) for name, value in wanted.items()})
@@ -206,21 +169,6 @@ def _load_file(path: Path) -> TextModel:
     history = model.history if isinstance(model.history, str) else "none"
     by_hand = {"method": type(model).__name__, "features": "none", "radius": model.radius, "history": history}
     return TextModel(model, tokenizer, about if "method" in about else by_hand | about)
-
-
-def model_file(path: str | os.PathLike) -> Path:
-    """The model file of a shared folder; any other path unchanged."""
-    path = local_path(path)
-    found = sorted(file.name for file in path.glob("*.safetensors"))
-    if not found or (path / "results.json").exists():  # no folder, or that of a run, which may have its export in it
-        return path
-    config = read_stored(path) if (path / "config.json").exists() else {"library_name": "jexplicit"}
-    if config.get("library_name") != "jexplicit":
-        remedy = "pass a folder that TextModel.save wrote, or a file of one"
-        raise ValueError(f"{path / 'config.json'} is of another program (no library_name jexplicit): {remedy}")
-    if len(found) > 1 and "file" not in config:
-        raise ValueError(f"{path} has {', '.join(found)}: pass one of them, such as {path / found[0]}")
-    return file_inside(path, config.get("file", found[0]), path / "config.json")
 
 
 def load_row(path: str | os.PathLike, row: Mapping[str, Any]) -> TextModel:

@@ -301,7 +301,7 @@ class ModelChoice:
     GROUPS: ClassVar = {"run": "model"}
 
     run: str
-    """Run folder, exported file or folder, or .arpa file.
+    """Run folder, exported file, or .arpa file.
     Runs of launch.lm and launch.networks have models; tokens of .arpa and .arpa.gz files are separated by white space."""
     method: Method | str | None = None
     """Method that fitted the model. Default: the model with the lowest dev perplexity of those that match the other flags."""
@@ -347,10 +347,10 @@ def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
 def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator["TextModel"]:
     """The chosen models of a run or export; `best`: one without flags."""
     from jexplicit.lm.files import model_rows
-    from jexplicit.lm.text_model import load_model, load_row, model_file
+    from jexplicit.lm.text_model import load_model, load_row
 
     wanted = {f.name: getattr(choices, f.name) for f in dataclasses.fields(ModelChoices) if getattr(choices, f.name)}
-    if not is_input(model_file(run)) and (wanted or not best):
+    if not is_input(run) and (wanted or not best):
         yield from (load_row(run, row) for row in model_rows(run, **wanted))
         return
     about = (saved := load_model(run)).about
