@@ -232,7 +232,7 @@ def _normalised(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def row_model(run: Path, row: Mapping[str, Any]) -> AnyModel:
-    """The model of a row of a run, of its file or solved again from counts."""
+    """The model of a row: its file's, or solved again from counts."""
     if file := _file_of(run, row):
         return read_model_file(file)[0]
     counts, eos = load_counts(run) or load_counts(run, sparse=True), (read_config(run) or {}).get("eos", False)

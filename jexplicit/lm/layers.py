@@ -270,10 +270,7 @@ _smoothings = {"kneser-ney": kneser_ney, "add-alpha": jax.jit(lambda C: (C + 1) 
 
 
 class OffsetRows(NamedTuple):
-    """Parts of a log-linear model: `log p` [1, N] and weighted tables [N, N].
-
-    attention: [K, N] a_k of Sum's shared table, which is in the tables; None for tables of their own.
-    """
+    """Parts of a log-linear model; Sum's tables have their attention a_k in them."""
 
     log_p: Float[Array, "1 N"]
     tables: tuple[Float[Array, "N N"], ...]

@@ -117,10 +117,9 @@ def map_contexts(
     block: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> np.ndarray:
-    """`one(tables, x)` for every row of X by blocks and devices, on the host.
+    """`one(tables, x)` for every row of X, over devices and processes.
 
-    Several processes share the rows, and each gets the whole answer. `one` is compiled once per function object: pass a
-    module-level function, not a lambda. Tables are any pytree of arrays.
+    `one` is compiled once per function object: pass a module-level function, not a lambda. Tables are any pytree of arrays.
     """
     mesh = mesh or default_mesh()
     X = X[slice(*part_of_process(0, len(X)))]
@@ -323,15 +322,7 @@ else:
 
 
 def token_model(tables: Sequence[Any], features: str, eos: bool) -> LanguageModel:
-    """The model with the logits `sum_k tables[k][x_k]` (paper, Eq. 1 and Sec. 3.1.2).
-
-    tables: K, [N, N] or `Sparse`, nearest offset first; one given several times is kept once.
-
-    Example:
-        >>> model = token_model([jnp.eye(2), 2 * jnp.eye(2)], "cat", False)
-        >>> model.logits(jnp.array([0, 1])).tolist()
-        [1.0, 2.0]
-    """
+    """The model with the logits `sum_k tables[k][x_k]`; repeated tables are kept once."""
     if len({table.shape for table in tables}) != 1:
         raise ValueError(f"tables {[table.shape for table in tables]}: give at least one, all [N, N]")
     different = {id(table): table for table in tables}
@@ -367,9 +358,7 @@ def is_token_model(model: LanguageModel) -> bool:
 def logits(tables: Sequence[Float[Array, "N N"]], x: Integer[Array, " K"]) -> Float[Array, " N"]:
     """Logits of one context, `sum_k U_k[x_k]` = H U for one-hot H, in nats.
 
-    Args:
-        tables: K tables [N, N].
-        x: [K] token ids, nearest first.
+    tables: K tables [N, N]. x: [K] token ids, nearest first.
 
     Example:
         >>> logits([jnp.eye(2), 2 * jnp.eye(2)], jnp.array([0, 1])).tolist()

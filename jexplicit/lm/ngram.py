@@ -105,8 +105,6 @@ def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> Languag
 def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, vocab_size: int) -> BackOffChain:
     """The interpolated modified Kneser-Ney model of contexts and targets.
 
-    The longest contexts have plain counts, shorter ones continuation counts `|{tokens t: C(h' t, i) > 0}|`.
-
     Source: Chen & Goodman 1999, Eq. 12 and 26 (interpolated) and Sec. 4; as additive logits, this project.
     """
     if not X.shape[1] or not len(Y):
