@@ -62,8 +62,8 @@ def _adagrad(mesh: Mesh) -> Lowered:
 
 
 def _text_gradient(mesh: Mesh) -> Lowered:
-    add = functools.partial(gradient.add_gradient, features="cat", mesh=mesh)
-    return jax.jit(add, donate_argnums=0), (_tables, _tables, _batch(1 << 18))
+    of_text = functools.partial(gradient.loss_and_gradient, features="cat", noise=None, mesh=mesh)
+    return jax.jit(of_text), (_tables, _batch(1 << 18))
 
 
 def _icl(mesh: Mesh) -> Lowered:

@@ -83,19 +83,17 @@ def initial_state(params: tuple[Array, ...], optimizer: optax.GradientTransforma
     return DecoderState(params, placed)
 
 
+def whole_batch(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, ordered: bool) -> DecoderBatch:
+    """All positions of a text as one batch."""
+    parts = *distinct_contexts(X, ordered=ordered), X, Y
+    return DecoderBatch(*(part.astype(np.int32) for part in parts))
+
+
 def make_batch(X: Integer[np.ndarray, "B K"], Y: Integer[np.ndarray, " B"], *, features: Features, size: int) -> DecoderBatch:
     """A batch of contexts and targets, padded to `size` without weight."""
-    distinct, n = distinct_contexts(X, ordered=features == "cat")
-    return _batch(distinct, n, X, Y, _padded(len(distinct), size), size)
-
-
-def _batch(distinct: np.ndarray, n: np.ndarray, X: np.ndarray, Y: np.ndarray, u: int, size: int) -> DecoderBatch:
+    distinct, n, X, Y = whole_batch(X, Y, ordered=features == "cat")
+    u = min(-(-len(distinct) // _round_up) * _round_up, -(-size // _block) * _block)
     return DecoderBatch(pad_to(distinct, u, 0), pad_to(n, u, 0), pad_to(X, size, 0), pad_to(Y, size, -1))
-
-
-def _padded(length: int, most: int) -> int:
-    """The length rounded up to a multiple of a block, for few compiled shapes."""
-    return -(-min(-(-length // _round_up) * _round_up, max(most, length)) // _block) * _block
 
 
 def training_step(
@@ -114,10 +112,14 @@ def training_step(
     return jax.jit(step, donate_argnums=0, compiler_options=in_place)
 
 
+@functools.partial(jax.jit, static_argnames=("features", "mesh"))
 def loss_and_gradient(
     params: tuple[Array, ...], batch: DecoderBatch, *, features: Features, noise: Noise | None, mesh: Mesh
 ) -> tuple[Array, tuple[Array, ...]]:
-    """The summed loss of a batch in nats, and its gradient."""
+    """The summed loss of a batch in nats, and its gradient.
+
+    Without positions: `sum_ctx n(ctx) log Z(ctx)` of distinct contexts, and the expected co-occurrences `HᵀP`.
+    """
     columns, everywhere, K = PartitionSpec(None, AXIS), PartitionSpec(), batch.X.shape[1]
     block = [0 if features == "sum" else k for k in range(K)]
 
@@ -187,46 +189,11 @@ def loss_and_gradient(
     return jax.shard_map(of_columns, mesh=mesh, check_vma=False, **specs)(params, batch, noise)
 
 
-def _text_gradient(
-    params: tuple[Array, ...],
-    distinct: Integer[np.ndarray, "u K"],
-    n: Integer[np.ndarray, " u"],
-    X: Integer[np.ndarray, "M K"],
-    Y: Integer[np.ndarray, " M"],
-    *,
-    features: Features,
-    mesh: Mesh,
-    chunk: int = 1 << 18,
-) -> tuple[float, tuple[Array, ...]]:
-    """The summed loss of a whole text in nats, and its gradient.
-
-    Without positions (M = 0): `sum_ctx n(ctx) log Z(ctx)` of distinct contexts, and the expected co-occurrences `HᵀP`.
-    """
-    loss, total = 0.0, jax.tree.map(jnp.zeros_like, params)
-    batches = -(-max(len(Y), len(distinct)) // chunk)
-    size, u = -(-len(Y) // batches), _padded(-(-len(distinct) // batches), len(distinct))
-    for b in range(batches):
-        own, now = slice(b * u, (b + 1) * u), slice(b * size, (b + 1) * size)
-        batch = _batch(distinct[own], n[own], X[now], Y[now], u, size)
-        part, total = add_gradient(total, params, batch, features, mesh)
-        loss += float(part)
-    return loss, total
-
-
-@functools.partial(jax.jit, static_argnums=(3, 4), donate_argnums=0)
-def add_gradient(total: Any, params: Any, batch: DecoderBatch, features: Features, mesh: Mesh) -> tuple[Array, Any]:
-    """The loss of a batch, and `total` with its gradient added, without noise."""
-    loss, gradient = loss_and_gradient(params, batch, features=features, noise=None, mesh=mesh)
-    return loss, jax.tree.map(jnp.add, total, gradient)
-
-
-def kkt_residual(
-    model: LanguageModel, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, mesh: Mesh, chunk: int = 1 << 18
-) -> float:
+def kkt_residual(model: LanguageModel, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, mesh: Mesh) -> float:
     """The distance from the optimum, `||H^T (Y - P)||_1 / (K M)`, below 2."""
     params = split_columns(model.tables[:1] if model.features == "sum" else model.tables, mesh)
-    distinct, n = distinct_contexts(X, ordered=model.ordered)  # of the whole text: fewer than chunk by chunk
-    _, gradient = _text_gradient(params, distinct, n, X, Y, features=model.features, mesh=mesh, chunk=chunk)
+    batch = whole_batch(X, Y, ordered=model.ordered)
+    _, gradient = loss_and_gradient(params, batch, features=model.features, noise=None, mesh=mesh)
     misplaced = sum(float(jnp.abs(G).sum(axis=1).sum()) for G in gradient)
     return misplaced / (X.shape[1] * len(Y))
 
@@ -334,7 +301,6 @@ def sweep_tables(
     noise: bool = True,
     discount: float = 0.0,
     weights: Float[np.ndarray, "K N"] | None = None,
-    chunk: int = 1 << 18,
     known: Mapping[str, Any] | None = None,
     on_sweep: Callable[[int, float, LanguageModel], bool | None] | None = None,
     **options: Any,
@@ -342,9 +308,8 @@ def sweep_tables(
     """Lower the training loss by sweeps `U += (1/K) log(F / HᵀP)`.
 
     noise: whether the parameters are those of the noisy features; without, pairs that never occur stay as they are. discount: D
-    of the prior around the start, in counts. weights: [K, N] w of Sum with attention. Both need `noise=False`. chunk: contexts
-    at a time. on_sweep: called with (sweeps done, loss without penalty, model), from 0 sweeps on; where it returns True, they
-    end.
+    of the prior around the start, in counts. weights: [K, N] w of Sum with attention. Both need `noise=False`. on_sweep:
+    called with (sweeps done, loss without penalty, model), from 0 sweeps on; where it returns True, they end.
 
     Source: Darroch & Ratcliff 1972; Goodman 2004 for the prior (its upper half); paper, Eq. 1 and 4.
     """
@@ -358,7 +323,7 @@ def sweep_tables(
         raise ValueError("no position to predict: the text has no tokens")
     features = model.features if weights is None else "cat"
     F = _blocks(text.counts(K)[:K], features, eos)
-    distinct, n = distinct_contexts(X, ordered=features == "cat")
+    distinct = whole_batch(X, Y, ordered=features == "cat")._replace(X=np.zeros((0, K), np.int32), Y=np.zeros(0, np.int32))
     tables = model.tables if weights is not None else model.tables[: len(F)]
     dtype = tables[0].dtype
     check_memory(mesh, 10 * len(tables) * tables[0].nbytes // mesh.size, "tables and their co-occurrences")
@@ -379,8 +344,8 @@ def sweep_tables(
 
     def sweep(moving: tuple[Array, ...], problem: Any) -> tuple[tuple[Array, ...], Any]:
         tables = read(moving)
-        log_Z, E = _text_gradient(tables, distinct, n, X[:0], Y[:0], features=features, mesh=mesh, chunk=chunk)
-        loss = (log_Z - _total(_matched_logits, observed, tables)) / len(Y) + penalty(moving)
+        log_Z, E = loss_and_gradient(tables, distinct, features=features, noise=None, mesh=mesh)
+        loss = (float(log_Z) - _total(_matched_logits, observed, tables)) / len(Y) + penalty(moving)
         parts = zip(moving, F_moving, gather(E), start, strict=True)
         return tuple(_moved(*part, of_noise, discount, norm) for part in parts), np.asarray(loss)
 

@@ -69,19 +69,14 @@ def random_tables(K, kind, dtype: Any = np.float64):
     return tuple(jax.device_put(np.asarray(rng.normal(size=(N, N)), dtype)) for _ in range(1 if kind == "sum" else K))
 
 
-@functools.cache
-def compiled(kind, devices):
-    return jax.jit(functools.partial(loss_and_gradient, features=kind, mesh=data_mesh(devices)))
-
-
 def batch_of(X, Y, kind: Any = "cat"):
     return make_batch(X, Y, features=kind, size=len(Y))
 
 
-def by_hand(tables, X, Y, kind, *, noisy=False, devices=1, program: Any = compiled):
+def by_hand(tables, X, Y, kind, *, noisy=False, devices=1, program: Any = loss_and_gradient):
     """Loss and gradient on the host, the gradient with its filler columns."""
-    params = split_columns(tables, data_mesh(devices))
-    loss, gradient = program(kind, devices)(params, batch_of(X, Y, kind), noise=NOISE if noisy else None)
+    given = split_columns(tables, mesh := data_mesh(devices)), batch_of(X, Y, kind)
+    loss, gradient = program(*given, features=kind, noise=NOISE if noisy else None, mesh=mesh)
     return float(loss), [np.asarray(G) for G in gradient]
 
 
@@ -121,7 +116,8 @@ def test_an_accelerator_s_gradient_is_that_of_a_cpu(monkeypatch):
     ours = by_hand(tables, X, Y, "cat", devices=8)
     monkeypatch.setattr(training, "_block_elsewhere", 100)  # of 128 contexts and more: two blocks, the last one filled
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *operands, default, **_: default(*operands))
-    theirs = by_hand(tables, X, Y, "cat", devices=8, program=compiled.__wrapped__)  # traced anew
+    anew = jax.jit(functools.partial(loss_and_gradient.__wrapped__), static_argnames=("features", "mesh"))
+    theirs = by_hand(tables, X, Y, "cat", devices=8, program=anew)
     np.testing.assert_allclose(theirs[0], ours[0], rtol=1e-12)
     np.testing.assert_array_equal(theirs[1], ours[1])
 
@@ -160,7 +156,7 @@ def test_the_explicit_solution_at_radius_one_has_no_gradient_and_no_residual():
         assert kkt_residual(model, X, Y, mesh=data_mesh(devices)) < N * N * 1e-15
 
 
-def test_the_residual_equals_the_slow_loop_in_chunks_and_on_devices_and_stays_below_two():
+def test_the_residual_equals_the_slow_loop_on_devices_and_stays_below_two():
     X, Y = positions(3)
     for kind, dtype in (("sum", np.float64), ("cat", np.float32)):
         tables = random_tables(3, kind)
@@ -168,8 +164,8 @@ def test_the_residual_equals_the_slow_loop_in_chunks_and_on_devices_and_stays_be
         single, times = random_tables(3, kind, dtype), 3 // len(tables)
         model, rtol = token_model(single * times, kind, True), 10 * LOSS_TOLERANCE[dtype]
         # the mean over K M of errors of K M numbers: those of one of them
-        for devices, chunk in ((1, 10_000), (8, 30)):
-            residual = kkt_residual(model, X, Y, mesh=data_mesh(devices), chunk=chunk)
+        for devices in (1, 8):
+            residual = kkt_residual(model, X, Y, mesh=data_mesh(devices))
             np.testing.assert_allclose(residual, expected, rtol=rtol)
     X, Y = np.zeros((50, 2), np.uint8), np.full(50, 3, np.uint8)
     tables = (jax.device_put(10.0 * (np.arange(N) == 1) * np.ones((N, 1))),) * 2  # always wrong
@@ -266,7 +262,7 @@ def test_every_sweep_lowers_the_loss_with_its_penalty_on_any_devices(kind):
         return sweep == 3  # it ends where it is told to
 
     spread = TrainingText(STREAM, N, counts=COUNTS, mesh=data_mesh(8))
-    other = sweep_tables(model, spread, sweeps=9, chunk=64, on_sweep=on_sweep, **options)
+    other = sweep_tables(model, spread, sweeps=9, on_sweep=on_sweep, **options)
     np.testing.assert_allclose(other.losses, total[:4], rtol=1e-12)
     sweeps, losses, own = zip(*met, strict=True)
     assert sweeps == (0, 1, 2, 3) and ("discount" in options or list(losses) == other.losses.tolist())
