@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jexplicit.lm.checkpoints import TextModel as TextModel
     from jexplicit.lm.checkpoints import load_model as load_model
     from jexplicit.lm.core.model import LanguageModel as LanguageModel
-    from jexplicit.lm.counted.reading import combine as combine
+    from jexplicit.lm.evaluation import combine as combine
     from jexplicit.lm.evaluation import evaluate as evaluate
     from jexplicit.lm.evaluation import score as score
     from jexplicit.lm.fits.fit import fit as fit
@@ -45,8 +45,7 @@ _names = {
     "lm.attribution": "explain",
     "lm.checkpoints": "TextModel load_model",
     "lm.core.model": "LanguageModel",
-    "lm.counted.reading": "combine",
-    "lm.evaluation": "evaluate score",
+    "lm.evaluation": "combine evaluate score",
     "lm.fits.fit": "fit",
     "lm.generation": "generate",
     "runs.devices": "data_mesh",

@@ -10,27 +10,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Integer
+from jaxtyping import Array, Float, Integer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import HISTORY, LanguageModel, Past
-from jexplicit.lm.counted.contexts import Context
-from jexplicit.lm.counted.evidence import KINDS, Decisions, decisions, predicted_places, weigh
-from jexplicit.lm.counted.mixing import CLIP, NO_BLOCKS, Gate, log_likelihoods, read_gate
-from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.counted.reading import (
-    Ahead,
-    AnyModel,
-    Combination,
-    CountedState,
-    begin,
-    complete,
-    expect,
-    look_ahead,
-    states_at,
-    within_documents,
-)
-from jexplicit.lm.evaluation import check_positions
+from jexplicit.lm.counted.contexts import Context, Decisions, decisions, predicted_places
+from jexplicit.lm.counted.evidence import CLIP, KINDS, Gate, log_likelihoods, read_gate, weigh
+from jexplicit.lm.counted.model import Ahead, CountedModel, CountedState, begin, complete, look_ahead
+from jexplicit.lm.evaluation import AnyModel, Combination, check_positions, states_at
 from jexplicit.lm.rows import NetworkRows, SequenceRows
 from jexplicit.runs.devices import full_precision, map_rows
 
@@ -87,9 +74,7 @@ def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray
     return Account(new._replace(place=place), entries[-n:], log_odds[-n:])
 
 
-def divide(
-    model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray = NO_BLOCKS
-) -> tuple[np.ndarray, np.ndarray]:
+def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """[B, E] log-odds ahead divided among entries, and their sums; gates learn."""
     F = KINDS * len(model.parts)
     X, w = ahead.X.astype(np.float64), np.tile(model.weights.astype(np.float64), (len(ahead.d.bit), 1))
@@ -116,19 +101,6 @@ def _weights_before(gate: Gate, ahead: Ahead, log_odds: np.ndarray, sets: np.nda
         here = learn[some[some < len(learn)]]
         out[some], gate = read_gate(gate, ahead.X[: len(gate.U), some], log_odds[some], sets[some], ahead.d.bit[some], here)
     return D, out
-
-
-def account_of_tokens(model: CountedModel, state: CountedState, tokens: Int[np.ndarray, " A"]):
-    """The same of several candidates: log-odds and nats [A, E], log p [A]."""
-    ahead = expect(model, state)[1]
-    entries, log_odds = divide(model, state.gates, ahead)
-    entries, log_odds = (values[1 - model.vocab_size :] for values in (entries, log_odds))
-    node, within = model.tree.node[tokens], model.tree.within[tokens]
-    signs = (2.0 * model.tree.bit[tokens] - 1) * within
-    a, of_path = log_odds[node], entries[node]  # [A, D], [A, D, E]
-    log_p = -np.sum(np.where(within, np.logaddexp(0, -signs * a), 0), axis=1)
-    nats = shares(a, signs) * within
-    return np.einsum("ad,ade->ae", signs, of_path), np.einsum("ad,ade->ae", nats, of_path), log_p
 
 
 class Attribution(NamedTuple):
@@ -186,7 +158,7 @@ def explain(
 
 def _of_counted(model: CountedModel, Y: np.ndarray, past: Past) -> Attribution:
     """The same of the contexts of a counted model; even odds stand last."""
-    model = model if past.starts is None else within_documents(model)
+    model = model if past.starts is None else model.within_documents()
     names, tokens = (*entry_names(model), "even odds"), [_furthest_back(part.context) for part in model.parts]
     if Y.ndim == 1:
         documents = np.flatnonzero(past.stream[:-1] == PAD)[1:] if model.history == "adaptive:document" else []
@@ -195,8 +167,9 @@ def _of_counted(model: CountedModel, Y: np.ndarray, past: Past) -> Attribution:
         logits, evidence, log_p = (np.concatenate(part)[past.places - 1] for part in zip(*parts, strict=True))
     else:
         states = states_at(model, past.stream, past.places)
-        parts = [account_of_tokens(model, state, some) for state, some in zip(states, Y, strict=True)]
-        logits, evidence, log_p = (np.stack(part) for part in zip(*parts, strict=True))
+        parts = [account(model, state, y).by_token(1) for state, some in zip(states, Y, strict=True) for y in some[:, None]]
+        found = (np.concatenate(part) for part in zip(*parts, strict=True))
+        logits, evidence, log_p = (part.reshape(*Y.shape, *part.shape[1:]) for part in found)
     even = -np.log(2) * model.tree.length[Y][..., None]
     logits, evidence = np.concatenate([logits, 0 * even], axis=-1), np.concatenate([evidence, even], axis=-1)
     return Attribution(names, (*tokens, *[None] * (len(names) - len(tokens))), logits, evidence, log_p)

@@ -16,8 +16,7 @@ from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
 from jexplicit.lm.arpa import is_arpa, read_arpa, write_arpa
 from jexplicit.lm.attribution import Attribution, explain
 from jexplicit.lm.core.model import read_text
-from jexplicit.lm.counted.reading import AnyModel
-from jexplicit.lm.evaluation import evaluate, score
+from jexplicit.lm.evaluation import AnyModel, evaluate, score
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
 from jexplicit.lm.model_files import check_sizes, library, read_model_file, save_model
 from jexplicit.lm.rows import bigram_model, explicit_language_model, unigram_model

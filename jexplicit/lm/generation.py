@@ -15,8 +15,7 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, State, context_of
-from jexplicit.lm.counted.reading import AnyModel, Counted
-from jexplicit.lm.reading import expect, init, predict, read
+from jexplicit.lm.evaluation import AnyModel, Counted, expect, init, predict, read
 from jexplicit.runs.checks import check_key
 from jexplicit.runs.devices import check_threads
 

@@ -22,8 +22,8 @@ from safetensors.numpy import save_file
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.model import LanguageModel, Sparse, State, TokenTables, is_token_model
 from jexplicit.lm.counted.contexts import Context
-from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.counted.reading import COUNTED, AnyModel, Combination, CombinationState
+from jexplicit.lm.counted.model import COUNTED, CountedModel
+from jexplicit.lm.evaluation import AnyModel, Combination, CombinationState
 from jexplicit.lm.rows import BackOffChain, Children, NetworkRows, SequenceRows
 from jexplicit.runs.bounds import is_of
 from jexplicit.runs.files import local_path, parse_json, plain

@@ -17,7 +17,7 @@ from jexplicit.data.contexts import PAD, check_stream, cut_documents, hold_out
 from jexplicit.data.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.core.names import Features, FitOptions
-from jexplicit.lm.counted.reading import AnyModel
+from jexplicit.lm.evaluation import AnyModel
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.files import trim_heap
 

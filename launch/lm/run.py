@@ -34,7 +34,7 @@ from jexplicit.lm.core.model import LanguageModel, is_token_model, sampled_posit
 from jexplicit.lm.core.names import Features, FitOptions, label
 from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, contexts_name, contexts_radius, fit_bytes
-from jexplicit.lm.counted.reading import AnyModel
+from jexplicit.lm.evaluation import AnyModel
 from jexplicit.lm.fits.fit import ONE_DEVICE, OPTIONS, ORDER, choose_tables, fit_model
 from jexplicit.lm.fits.gradient import kkt_residual
 from jexplicit.lm.rows import target_counts, with_targets

@@ -22,10 +22,9 @@ from jexplicit.lm.attribution import explain
 from jexplicit.lm.checkpoints import TextModel, import_model, load_model, save_run_model, save_tokenizer
 from jexplicit.lm.core.model import LanguageModel, histories, read_text
 from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.evaluation import evaluate, log_distributions, score
+from jexplicit.lm.evaluation import evaluate, init, log_distributions, read, score
 from jexplicit.lm.fits.fit import METHODS, fit_model
 from jexplicit.lm.generation import generate, next_token
-from jexplicit.lm.reading import init, read
 from jexplicit.lm.rows import network_model
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.networks import MLPLanguageModel, init_variables

@@ -35,7 +35,6 @@ from jexplicit.lm.attribution import explain
 from jexplicit.lm.core.model import Past, histories, read_text, token_model
 from jexplicit.lm.evaluation import (
     DocumentLosses,
-    bootstrap_standard_error,
     comparable_measures,
     document_losses,
     evaluate,
@@ -170,26 +169,24 @@ def test_the_difference_of_two_models_is_the_paired_t_test_and_has_the_error_of_
     assert math.isnan(paired_difference(ONE[:1], OTHER[:1], SIZES[:1])[1])
 
 
-def test_the_standard_error_is_that_of_a_mean_of_documents():
-    """Draws have a relative error of 1 / sqrt(2 draws)."""
-    assert bootstrap_standard_error(2.0 * SIZES, SIZES) == 0  # of any length, losses per prediction being equal
-    assert math.isnan(bootstrap_standard_error(np.ones(1), np.ones(1, int)))
+def test_the_standard_error_is_that_of_a_mean_of_documents_and_of_the_bootstrap():
     losses = np.random.default_rng(1).normal(3.0, 0.7, (500, 20)).sum(axis=1)
-    found = bootstrap_standard_error(losses, np.full(500, 20), draws=4000)
-    assert found == pytest.approx(losses.std() / 20 / np.sqrt(500), rel=5 / np.sqrt(8000))
-    linearised = paired_difference(ONE, np.zeros_like(ONE), SIZES)[1]  # which differs by order 1/n
-    assert bootstrap_standard_error(ONE, SIZES) == pytest.approx(linearised, rel=0.09)
-    assert bootstrap_standard_error(ONE, SIZES, seed=1) != bootstrap_standard_error(ONE, SIZES)
+    found = loss_fields([DocumentLosses(losses, np.full(500, 20))])
+    assert found["loss_se"] == pytest.approx(losses.std(ddof=1) / 20 / np.sqrt(500))
+    assert loss_fields([DocumentLosses(2.0 * SIZES, SIZES)])["loss_se"] == 0  # of any length, losses per prediction being equal
+    draws = RNG.integers(0, 400, (2000, 400))
+    means = ONE[draws].sum(axis=1) / SIZES[draws].sum(axis=1)
+    assert loss_fields([DocumentLosses(ONE, SIZES)])["loss_se"] == pytest.approx(means.std(), rel=0.09)  # order 1/n, and 1.6 %
     for nll, sizes in (([], []), ([1.0, np.nan], [1, 2]), ([1.0, 2.0], [0, 2])):
         with pytest.raises(ValueError, match=r"give one of each|leave these documents out"):
-            bootstrap_standard_error(np.array(nll, float), np.array(sizes, int))
+            loss_fields([DocumentLosses(np.array(nll, float), np.array(sizes, int))])
 
 
 def test_the_fields_of_two_texts_are_those_of_their_documents_together():
     one, two = DocumentLosses(np.array([2.0, 4.0]), np.array([1, 3])), DocumentLosses(np.array([6.0]), np.array([4]))
     found = loss_fields([one, two])
     assert (found["loss"], found["positions"], found["perplexity"]) == (12 / 8, 8, np.exp(12 / 8))
-    assert found["loss_se"] == bootstrap_standard_error(np.array([2.0, 4.0, 6.0]), np.array([1, 3, 4])) > 0
+    assert found["loss_se"] == paired_difference(np.array([2.0, 4.0, 6.0]), np.zeros(3), np.array([1, 3, 4]))[1] > 0
     assert loss_fields([two])["loss_se"] is None
 
 

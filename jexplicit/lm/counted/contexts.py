@@ -1,11 +1,6 @@
-"""Contexts of a place as 64-bit numbers, and its token as decisions.
+"""Contexts of a place as 64-bit numbers, and its token as decisions along a tree.
 
-A *column* is a pure function of the tokens before a place: the token k back, the word so far, the line. A *context* is some
-columns together: `Context("part", "word")`; equal columns have equal numbers, others hardly ever. A span of tokens is numbered
-by a polynomial modulo 2^64: `span(s, t) = (G[t] - G[s]) q^-s` with `G[t] = sum_{i < t} c_i q^i`.
-
-A token is a path of binary decisions along a *tree*, `P(token) = prod_d p(bit_d | node_d)`, so that nothing is normalised over
-the N tokens. Tokens that occur after the same tokens share the upper part of their paths: upper nodes are classes of tokens.
+Equal columns have equal numbers, others hardly ever. Every function sees the tokens before a place and nothing else.
 """
 
 import re
@@ -30,6 +25,7 @@ _rank = 64  # of word vectors
 _merged = 400  # tokens of the largest tree that is merged from below; larger ones are halved from above
 _columns = 700  # pairs of tokens before
 _short = 20_000  # tokens of a text below which classes are cuts of the tree, too
+_most = 1 << 28  # decisions of a text, whose numbers fit the keys that sort them
 _k1, _k2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 
 
@@ -176,10 +172,7 @@ def _latest(event: Bool[np.ndarray, " L"], values: np.ndarray, default: int = 0)
 
 # Words. Of characters a word is a run of letters; of subwords it begins at a `▁`.
 class Words(NamedTuple):
-    """Words of a text, and for each place the begin of its word.
-
-    before, first: [L] the number of words before that begin, and before the document.
-    """
+    """Words of a text; for each place [L] the begin of its word, and words before that and before the document."""
 
     begin: Int[np.ndarray, " words"]
     end: Int[np.ndarray, " words"]
@@ -376,19 +369,6 @@ class Tree(NamedTuple):
         top = np.where(depth < self.length, self.node[np.arange(N), np.minimum(depth, D - 1)], N + np.arange(N))
         return np.unique(top, return_inverse=True)[1].astype(np.int32)
 
-    def leaves(self) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, "nodes 3"]]:
-        """The tokens from left to right, and the leaves of each node."""
-        N, D = self.node.shape
-        order = np.lexsort([np.where(self.within, self.bit, -1)[:, d] for d in range(D - 1, -1, -1)])
-        spans = np.full((max(N - 1, 0), 3), N, np.int64)
-        spans[:, 1:] = 0
-        place, depth = np.nonzero(self.within[order])
-        node, bit = self.node[order][place, depth], self.bit[order][place, depth]
-        np.minimum.at(spans[:, 0], node, place)
-        np.maximum.at(spans[:, 2], node, place + 1)
-        np.maximum.at(spans[:, 1], node[bit == 0], place[bit == 0] + 1)
-        return order, spans
-
 
 def grow(ids: Integer[np.ndarray, " L"], N: int, sizes: Iterable[int] = ()) -> tuple[Tree, dict[int, Int[np.ndarray, " N"]]]:
     """The tree of a text's tokens, and classes of each size.
@@ -401,7 +381,13 @@ def grow(ids: Integer[np.ndarray, " L"], N: int, sizes: Iterable[int] = ()) -> t
     ids = np.asarray(ids, np.int64)  # sums of small integers would wrap
     counts = np.bincount(ids, minlength=N)
     if N <= _merged:
-        tree = agglomerate(_before(ids, N))
+        pair = ids[:-2] * N + ids[1:-1]  # tokens after the commonest pairs, and after single tokens
+        kinds, n = np.unique(pair, return_counts=True)
+        common = np.sort(kinds[np.argsort(-n, kind="stable")[:_columns]])
+        column, width = len(common) + ids[1:-1], len(common) + N
+        known = np.isin(pair, common)
+        column[known] = np.searchsorted(common, pair[known])
+        tree = agglomerate(np.bincount(ids[2:] * width + column, minlength=N * width).reshape(N, width).astype(float))
         return tree, {size: tree.classes(size, counts) for size in sizes}
     C = csr_array((np.ones(len(ids) - 1, np.int64), (ids[1:], ids[:-1])), shape=(N, N))
     x = singular_vectors([C, C.T.tocsr()], _rank)  # from the tokens before, and after
@@ -417,18 +403,6 @@ def grow(ids: Integer[np.ndarray, " L"], N: int, sizes: Iterable[int] = ()) -> t
             kmeans = KMeans(min(size, len(occurs)), n_init=1, max_iter=30, random_state=0)  # pyright: ignore[reportArgumentType]
             found[occurs] = 1 + kmeans.fit_predict(x[occurs], sample_weight=np.sqrt(counts[occurs]))
     return tree, classes
-
-
-def _before(ids: np.ndarray, N: int) -> np.ndarray:
-    """Counts of each token after the commonest pairs and single tokens."""
-    pair = ids[:-2].astype(np.int64) * N + ids[1:-1]
-    kinds, n = np.unique(pair, return_counts=True)
-    common = np.sort(kinds[np.argsort(-n, kind="stable")[:_columns]])
-    at = np.searchsorted(common, pair)
-    known = (at < len(common)) & (common[np.minimum(at, len(common) - 1)] == pair) if len(common) else np.zeros(0, bool)
-    column = np.where(known, at, len(common) + ids[1:-1])
-    width = len(common) + N
-    return np.bincount(ids[2:] * width + column, minlength=N * width).reshape(N, width).astype(float)
 
 
 def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
@@ -534,3 +508,44 @@ def as_tree(children: dict[int, tuple[int, int]] | dict[int, list[int]], root: i
     D = max(len(paths[i]) for i in range(N))
     padded = np.array([paths[i] + ((0, 0),) * (D - len(paths[i])) for i in range(N)], np.int32).reshape(N, D, 2)
     return Tree(padded[..., 0], padded[..., 1].astype(np.int8), np.array([len(paths[i]) for i in range(N)], np.int32))
+
+
+class Decisions(NamedTuple):
+    """The decisions of the tokens of a text, in their order.
+
+    place, block: [B] in the text. node: [B] of the tree. bit: [B] 0 or 1.
+    """
+
+    place: Int[np.ndarray, " B"]
+    block: Int[np.ndarray, " B"]
+    node: Integer[np.ndarray, " B"]
+    bit: Int[np.ndarray, " B"]
+
+
+def predicted_places(ids: Integer[np.ndarray, " L"], eos: bool, start: int = 1) -> Int[np.ndarray, " P"]:
+    """The places of a stream from `start` on whose tokens are predicted."""
+    return np.arange(start, len(ids)) if eos else np.flatnonzero(ids[start:] != PAD) + start
+
+
+def decisions(
+    ids: Integer[np.ndarray, " L"], tree: Tree, places: Int[np.ndarray, " P"], block: np.ndarray | None = None
+) -> Decisions:
+    """The decisions of the tokens at some places; block: [L] below 256.
+
+    >>>     >>> decisions(np.array([0, 1, 2, 0]), as_tree({3: (0, 4), 4: (1, 2)}, 3, 3), np.array([1, 2])).node.tolist()
+    [0, 1, 0, 1]
+    """
+    token = ids[places]
+    length = tree.length[token]
+    if (B := int(length.sum(dtype=np.int64))) > _most:
+        raise ValueError(f"a text of {B:,} decisions: context mixing counts {_most:,} at most; give less text")
+    first = np.append(np.int32(0), np.cumsum(length, dtype=np.int32))
+    small = np.uint16 if len(tree.length) <= 1 << 16 else np.int32
+    node, bit = np.empty(first[-1], small), np.empty(first[-1], np.int8)
+    place = np.repeat(places.astype(np.int32), length)
+    for d in range(tree.node.shape[1]):
+        longer = np.flatnonzero(length > d)
+        at = first[longer] + d
+        node[at], bit[at] = tree.node[token[longer], d], tree.bit[token[longer], d]
+    own = np.zeros(len(bit), np.uint8) if block is None else np.repeat(block[places].astype(np.uint8), length)
+    return Decisions(place, own, node, bit)

@@ -13,9 +13,19 @@ from counted_models import stream, tokenizer
 from scipy.optimize import minimize
 
 from jexplicit.lm.counted import evidence as core
-from jexplicit.lm.counted.contexts import Context, Text, grow, mix, spelling
-from jexplicit.lm.counted.evidence import View, decisions, evidence, keys, pass_over, predicted_places, sort
-from jexplicit.lm.counted.mixing import Gate, blocks_of, directions, newton, read_gate
+from jexplicit.lm.counted.contexts import Context, Decisions, Text, decisions, grow, mix, predicted_places, spelling
+from jexplicit.lm.counted.evidence import (
+    Gate,
+    View,
+    blocks_of,
+    directions,
+    evidence,
+    keys,
+    newton,
+    pass_over,
+    read_gate,
+    sort,
+)
 
 ATOL = 1e-5
 
@@ -124,7 +134,7 @@ def test_shards_and_reading_on_change_nothing(monkeypatch):
     for one, two in zip(parts.cells[:2] + parts.cells.seen[:3], whole.cells[:2] + whole.cells.seen[:3], strict=True):
         np.testing.assert_array_equal(one, two)
     both = pass_over(h, d, base, View(whole=True), table=whole.table).x
-    start, cut = (core.Decisions(*(field[at] for field in d)) for at in (slice(700), slice(700, None)))
+    start, cut = (Decisions(*(field[at] for field in d)) for at in (slice(700), slice(700, None)))
     first = pass_over(h, start, base[:700], View(whole=True), keep=True, table=whole.table)
     later = pass_over(h, cut, base[700:], View(whole=True), table=whole.table, before=first.cells)
     np.testing.assert_allclose(first.x, both[:, :700], atol=ATOL)

@@ -10,15 +10,12 @@ import pytest
 from counted_models import histories
 
 from jexplicit.lm.attribution import account, entry_names
-from jexplicit.lm.counted import mixing as core
-from jexplicit.lm.counted.contexts import Text, grow, spelling
-from jexplicit.lm.counted.evidence import Decisions, decisions, predicted_places
-from jexplicit.lm.counted.mixing import Described, Layer, described, layer_rows, solve_layer
-from jexplicit.lm.counted.model import CountedModel, fit_counted, orders
-from jexplicit.lm.counted.reading import begin
-from jexplicit.lm.evaluation import evaluate
+from jexplicit.lm.counted import evidence as core
+from jexplicit.lm.counted.contexts import Decisions, Text, decisions, grow, predicted_places, spelling
+from jexplicit.lm.counted.evidence import Described, Layer, described, layer_rows, solve_layer
+from jexplicit.lm.counted.model import CountedModel, begin, fit_counted, orders
+from jexplicit.lm.evaluation import evaluate, init, read
 from jexplicit.lm.model_files import read_model_file, save_model
-from jexplicit.lm.reading import init, read
 
 N, R = 13, 3
 

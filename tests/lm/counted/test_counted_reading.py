@@ -15,18 +15,30 @@ import jexplicit
 from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import MinimalPair
 from jexplicit.data.tokenizers import encode_documents
+from jexplicit.lm import evaluation
 from jexplicit.lm.attribution import account, divide, explain
 from jexplicit.lm.checkpoints import TextModel, import_model
-from jexplicit.lm.core.model import draw_sample, read_text, token_model
-from jexplicit.lm.counted import reading
+from jexplicit.lm.core.model import Past, draw_sample, read_text, token_model
+from jexplicit.lm.counted import model as core
 from jexplicit.lm.counted.contexts import Context, Text
-from jexplicit.lm.counted.evidence import KINDS
-from jexplicit.lm.counted.model import fit_counted
-from jexplicit.lm.counted.reading import begin, combine, look_ahead, mass_log_odds
-from jexplicit.lm.evaluation import document_losses, evaluate, log_distributions, preferences, score
+from jexplicit.lm.counted.evidence import KINDS, NO_BLOCKS
+from jexplicit.lm.counted.model import CountedState, begin, fit_counted, look_ahead
+from jexplicit.lm.evaluation import (
+    Combination,
+    CombinationState,
+    combine,
+    document_losses,
+    evaluate,
+    expect,
+    init,
+    log_distributions,
+    predict,
+    preferences,
+    read,
+    score,
+)
 from jexplicit.lm.generation import generate, generate_text, next_token
 from jexplicit.lm.model_files import read_model_file, save_model
-from jexplicit.lm.reading import expect, init, load_state, predict, read, save_state
 
 ATOL = 2e-3
 
@@ -77,8 +89,9 @@ def test_a_model_and_a_state_in_files_predict_the_same_bits(history, tmp_path):
     assert (loaded.model.nbytes, loaded.model.names) == (model.nbytes, model.names)
     np.testing.assert_array_equal(score(loaded.model, ids), score(model, ids))
     state = read(model, init(model), ids[1:60])[1]
-    save_state(tmp_path / "state", state)
-    np.testing.assert_array_equal(read(model, load_state(tmp_path / "state"), ids[60:])[0], read(model, state, ids[60:])[0])
+    save_model(tmp_path / "state", state)
+    again = read_model_file(tmp_path / "state", CountedState)[0]
+    np.testing.assert_array_equal(read(model, again, ids[60:])[0], read(model, state, ids[60:])[0])
 
 
 @pytest.mark.parametrize("history, eos", [("none", True), ("adaptive:document", True), ("window:40", False)])
@@ -176,7 +189,7 @@ def test_states_of_other_models_and_calls_that_are_refused(tmp_path):
         ("give some text", lambda: combine(model, model, np.array([0, 0, 0]))),
         ("encode_documents", lambda: combine(model, model, np.array([1, 2]))),
         ("token id 99 and a model", lambda: combine(model, model, np.array([0, 99, 0]))),
-        ("combined with a count-based model", lambda: combine(model, odd, stream(6, 5))),
+        ("give a model of context mixing and any language model", lambda: combine(model, odd, stream(6, 5))),
     ]:
         with pytest.raises(ValueError, match=said):
             call()
@@ -186,11 +199,17 @@ def test_states_of_other_models_and_calls_that_are_refused(tmp_path):
 def test_long_texts_are_read_in_pieces(history, monkeypatch):
     model, ids = fitted(history), stream(3)
     whole = score(model, ids)
-    for name, size in (("_piece", 50), ("_decisions", 100), ("_reported", 30)):
-        monkeypatch.setattr(reading, name, size)
+    for module, name, size in (
+        (core, "_read_at_once", 50),
+        (core, "_decisions", 100),
+        (core, "_reported", 30),
+        (evaluation, "_scored_at_once", 30),
+    ):
+        monkeypatch.setattr(module, name, size)
     np.testing.assert_allclose(score(model, ids), whole, atol=ATOL)
     np.testing.assert_allclose(evaluate(model, ids, sample=len(whole) - 1).nll, -whole[:-1].sum(), atol=3.0)
-    assert reading.distributions_at(model, ids, np.array([3, 40, 70])).shape == (3, model.vocab_size)
+    past = Past(ids, np.array([3, 40, 70]))
+    assert log_distributions(model, np.zeros((3, 1), int), past=past).shape == (3, model.vocab_size)
 
 
 # A text is coded in as many bits as its log p, and comes back
@@ -267,7 +286,7 @@ def test_a_gate_speaks_through_its_evidence():
     for part in (0, 3):
         X = ahead.X.copy()
         X[KINDS * part : KINDS * (part + 1)] = 0
-        a, b = divide(model, begin(model).gates, ahead._replace(X=X))[1], ahead.log_odds
+        a, b = divide(model, begin(model).gates, ahead._replace(X=X), NO_BLOCKS)[1], ahead.log_odds
         U = [gate.U for _, gate in model.gates]
         z = [np.abs(x[: len(u)].T.astype(np.float32) @ u).max(axis=1) < 7 for u in U for x in (ahead.X, X)]
         calm = np.all(z, axis=0) & (np.abs(b) < 9) & (np.abs(a) < 9) & (np.abs(own.entries[:, -1]) < 1e-5)
@@ -285,11 +304,14 @@ def loss(model):
 
 
 def test_a_node_has_the_odds_of_its_leaves():
-    model, rng = fitted(), np.random.default_rng(0)
-    log_p, node = np.log(rng.dirichlet(np.ones(model.vocab_size), 2)), np.arange(model.vocab_size - 1)
-    found = np.stack([mass_log_odds(model, log_p, np.full(len(node), row), node) for row in (0, 1)])
-    np.testing.assert_allclose(model.tree.log_probabilities(found), log_p, atol=1e-6)
-    assert model.tree.depths[0] == 0 and len(model.tree.depths) == len(node)
+    """With weight for the other model alone, a combination is the other model."""
+    model, N = fitted(), tokenizer().vocab_size
+    log_p = np.log(np.random.default_rng(0).dirichlet(np.ones(N), N)).astype(np.float32)
+    weights = np.tile(np.array([0, 1, 0], np.float32), (13, 1))
+    alone = Combination(model, token_model([jax.device_put(log_p)], "cat", False), weights)
+    for token in (2, 5):
+        found = predict(alone, read(alone, init(alone), [token])[1])
+        np.testing.assert_allclose(found, log_p[token], atol=1e-5)
 
 
 def test_a_copy_leaves_the_loss_and_a_model_that_knows_more_helps_and_is_read_and_saved_as_one(tmp_path):
@@ -316,8 +338,8 @@ def test_a_copy_leaves_the_loss_and_a_model_that_knows_more_helps_and_is_read_an
     TextModel(both, tokenizer(), {}).save(file)
     found = jexplicit.load_model(file)
     assert (loss(found.model), found.about["method"]) == (loss(both), "Combination")
-    save_state(file, state)
-    np.testing.assert_array_equal(predict(both, load_state(file)), log_p)
+    save_model(file, state)
+    np.testing.assert_array_equal(predict(both, read_model_file(file, CombinationState)[0]), log_p)
     with pytest.raises(ValueError, match="explain each of them"):
         found.explain("the cat")
 
