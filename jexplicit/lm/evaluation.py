@@ -43,10 +43,7 @@ _cells = 1 << 23  # places times tokens at once
 
 
 class Combination(NamedTuple):
-    """A counted model with another of the same tokens in its mix.
-
-    weights: [depths, 3] of the log-odds of both, and of 1.
-    """
+    """A counted model with another of the same tokens in its mix: weights of the log-odds of both, and of 1."""
 
     model: CountedModel
     other: Any
@@ -114,10 +111,11 @@ def read(
         raise ValueError(f"tokens of {new.dtype}: give token ids, which are integers")
     known, new = _check_state(model, state), _check_ids(model, new).astype(np.int32)
     if isinstance(known, CountedState):
-        d, a, after = read_decisions(_counted_of(model), known, new, progress)
+        one = model.model if isinstance(model, Combination) else model
+        d, a, after = read_decisions(one, known, new, progress)
         if isinstance(model, Combination):
             stream = np.concatenate([state.tokens, new])
-            z = _other_log_odds(model.model, model.other, stream, d.place + len(state.tokens), d.node)
+            z = _other_log_odds(one, model.other, stream, d.place + len(state.tokens), d.node)
             a, after = _mix(model, a, z, d.node), CombinationState(after, stream)
         return np.bincount(d.place, log_likelihoods(d.bit, a), len(new)).astype(float), after
     stream = np.concatenate([state.tokens, new])
@@ -142,7 +140,7 @@ def expect(model: AnyModel, state: AnyState) -> tuple[Float[np.ndarray, " N"], C
         X = contexts_at(stream, np.array([place]), model.radius)
         row = log_distributions(model, X, past=Past(stream, np.array([place])))[0]
         return row, lambda token: read(model, state, [token])[1]
-    one = _counted_of(model)
+    one = model.model if isinstance(model, Combination) else model
     ahead, nodes = counted.expect(one, own), np.arange(one.vocab_size - 1)
     a = ahead.log_odds[len(ahead.log_odds) - len(nodes) :]
     if isinstance(model, CountedModel):
@@ -159,19 +157,15 @@ def states_at(model: AnyModel, stream: Integer[np.ndarray, " L"], places: Int[np
         yield state
 
 
-def _counted_of(model: AnyModel) -> CountedModel:
-    return model.model if isinstance(model, Combination) else model
-
-
 def _check_state(model: AnyModel, state: Any) -> State | CountedState:
-    """The state, or its part of a counted model; one of another kind or model is refused."""
+    """The state, or its part of the counted model; one of another kind or model is refused."""
     if not isinstance(model, Counted):
         if not isinstance(state, State):
             raise ValueError("a state of a counted model: read the text with this model")
         return state
-    if isinstance(state, CombinationState if isinstance(model, Combination) else CountedState):
-        own, start = state.own if isinstance(state, CombinationState) else state, begin(_counted_of(model))
-        if (len(own.base), own.model) == (len(start.base), start.model):
+    if type(state) is type(start := init(model)):
+        own, first = (s.own if isinstance(s, CombinationState) else s for s in (state, start))
+        if (len(own.base), own.model) == (len(first.base), first.model):
             return own
     raise ValueError("a state that is not of this model: read the text with it")
 
@@ -211,8 +205,7 @@ def evaluate(
         progress: called with (contexts done, contexts in all), or positions.
 
     Raises:
-        ValueError: no position to predict, a token id that the model does not have, counts of another text, a sample below 1,
-            or a loss that is NaN.
+        ValueError: no position to predict, an unknown token id, counts of another text, a sample below 1, or a loss of NaN.
         RuntimeError: a process that was forked after JAX had started; a counted model reads there unless it is adaptive.
 
     Example:
@@ -397,16 +390,12 @@ def _log_p_of_target(model: LanguageModel, x_and_y: Integer[Array, " K_plus_1"])
 def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) -> Combination:
     """Fit the weights of two models, `w_1 a + w_2 z + w_3` for each decision, on a text that neither has counted.
 
-    a are log-odds of the counted model, z the log-odds that the other model gives to what is right and left of a node, and w
-    weights by the depth of the node.
+    a: log-odds of the counted model. z: log-odds of the other model's masses at the right and at the left of a node. w: by the
+    depth of the node.
 
     Args:
-        model: counted.
         other: any language model of the same tokens: a network, n-grams, another counted model.
-        stream: [L] tokens, `<pad> d_1 <pad> ... d_n <pad>`.
-
-    Raises:
-        ValueError: models of other tokens, a malformed stream, or a text without any token.
+        stream: [L] tokens, `<pad> d_1 <pad> ... d_n <pad>`, at least one of them.
     """
     if not isinstance(model, CountedModel) or not isinstance(other, LanguageModel | CountedModel | Combination):
         kinds = f"{type(model).__name__} and {type(other).__name__}"
@@ -462,17 +451,11 @@ def paired_difference(
 ) -> tuple[float, float]:
     """How much more one model loses per byte than another, on the same documents.
 
-    Args:
-        nll: negative log-likelihood of each document, in nats or bits.
-        other: the same of the other model, whatever its tokenizer.
-        sizes: bytes of each document, above 0.
+    nll, other: negative log-likelihood of each document under both, whatever their tokenizers. sizes: bytes, above 0. Returns
+    the mean per byte, and its standard error (NaN of a single document).
 
-    Example:
-        >>> paired_difference(np.array([4.0, 6.0]), np.array([3.0, 6.0]), np.array([2, 2]))
-        (0.25, 0.25)
-
-    Returns:
-        the mean difference per byte, and its standard error (NaN of a single document).
+    >>> paired_difference(np.array([4.0, 6.0]), np.array([3.0, 6.0]), np.array([2, 2]))
+    (0.25, 0.25)
     """
     if not len(sizes) or not nll.shape == other.shape == sizes.shape:
         raise ValueError(f"losses {[nll.shape, other.shape]}, sizes {sizes.shape}: give one of each for every document")
@@ -550,14 +533,7 @@ def document_losses(
 ) -> DocumentLosses:
     """The loss of every document, or of blocks of a single document.
 
-    separate and options (mesh, progress): of `score`. block: predictions of a block of a single document, the last of which is
-    shorter; default, the whole document.
-
-    >>> import jax.numpy as jnp
-    >>> from jexplicit.lm.core.model import token_model
-    >>> losses = document_losses(token_model([jnp.zeros((4, 4))], "cat", False), np.array([0, 2, 3, 0, 3, 0]))
-    >>> losses.positions.tolist(), losses.nll.round(3).tolist()  # log 16, log 4
-    ([2, 1], [2.773, 1.386])
+    separate and options (mesh, progress): of `score`. block: predictions of a block, the last of which is shorter.
     """
     log_p = score(model, stream, separate=separate, **options).astype(np.float64)
     pads = np.flatnonzero(stream == PAD)

@@ -46,9 +46,9 @@ class FitResult(NamedTuple):
 class Watch(NamedTuple):
     """Who follows a fit, and where it can be resumed.
 
-    stage: context manager of a named stage, which gives `progress(done, total)`; jexplicit.runs.progress.stage for one. log:
-    called with the fields of an event. dev: [L] text that iterative methods report and stop by. checkpoints: folder for what a
-    killed fit resumes from. events: earlier events of a name, of the run that is resumed.
+    stage: context manager of a named stage, which gives `progress(done, total)`, such as jexplicit.runs.progress.stage. log:
+    called with the fields of an event. dev: [L] text that iterative methods report and stop by. checkpoints: folder to resume
+    from. events: earlier events of a name, of the run that is resumed.
     """
 
     stage: Callable[..., Any] = lambda name, unit="": contextlib.nullcontext(lambda done, total: None)

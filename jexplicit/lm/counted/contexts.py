@@ -39,11 +39,9 @@ def mix(a: Column | np.uint64, b: Column | np.uint64) -> Any:
 class Spelling(NamedTuple):
     """Properties of tokens for columns, [N] each.
 
-    begins: which tokens begin a word. `▁the` of subwords or words, and every character that is not in a word.
-    folded: a number that upper and lower case share.
+    begins: whether a word begins, as at `▁the`, and at all outside words. folded: a number that upper and lower case share.
     kind: 1 a piece of a word (letters and apostrophes, subwords with one), 2 one with a capital, 3 white space, 4 the end of a
-        line, 5 the end of a sentence, 6 all else.
-    classes: for each size, the class of each token.
+    line, 5 the end of a sentence, 6 all else. classes: for each size, the class of each token.
     """
 
     begins: Bool[np.ndarray, " N"]
@@ -152,7 +150,7 @@ class Text:
         return self.made[column]
 
     def span(self, start: Int[np.ndarray, " n"], end: Int[np.ndarray, " n"] | None = None, *, folded: bool = False) -> Column:
-        """The number of the tokens from each start to each end, 0 for none."""
+        """The number of the tokens from each start to each end, `(G[t] - G[s]) q^-s` with `G[t] = sum_{i < t} c_i q^i`."""
         if ("sums", folded) not in self.made:
             c = mix(np.uint64(7), (self.spelling.folded[self.ids] if folded else self.ids).astype(np.uint64))
             powers, inverse = (np.append(np.uint64(1), np.full(len(c), base)) for base in (_q, _q_inverse))
@@ -333,9 +331,7 @@ COLUMNS: dict[str, Callable[[Text], Column]] = {
 class Tree(NamedTuple):
     """The paths of N tokens through N - 1 nodes; 0 is the root.
 
-    node: [N, D] the nodes of a path from the root on, 0 after its end.
-    bit: [N, D] which way the path goes at each.
-    length: [N] decisions of a path.
+    node: [N, D] from the root on, 0 after the end of a path. bit: which way it goes at each. length: [N] decisions of a path.
     """
 
     node: Int[np.ndarray, "N D"]
@@ -406,11 +402,7 @@ def grow(ids: Integer[np.ndarray, " L"], N: int, sizes: Iterable[int] = ()) -> t
 
 
 def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
-    """The tree that merges the two clusters that lose least information.
-
-    J: [N, C] how often each token stands with each column. Source: agglomerative information bottleneck, Slonim and Tishby
-    1999; Brown et al. 1992.
-    """
+    """The tree that merges the two clusters that lose least information about the columns of J (Slonim and Tishby 1999)."""
     N = len(J)
     J = J[:, J.any(axis=0) | (np.arange(J.shape[1]) == 0)] + 1e-9  # also of a text without neighbours
 
@@ -438,12 +430,10 @@ def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
 
 
 def singular_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray, "N R"]:
-    """Word vectors from counts [N, N] of pairs, of several side by side.
+    """Word vectors from counts [N, N] of pairs, of several side by side (Levy and Goldberg 2014).
 
     Leading singular vectors of positive pointwise mutual information `log(n_ij / (n_i q_j))`, with q the distribution of the
     second tokens to the power .75, scaled by root singular values.
-
-    Source: Levy and Goldberg 2014.
     """
     found = []
     for counts in pairs:
@@ -511,10 +501,7 @@ def as_tree(children: dict[int, tuple[int, int]] | dict[int, list[int]], root: i
 
 
 class Decisions(NamedTuple):
-    """The decisions of the tokens of a text, in their order.
-
-    place, block: [B] in the text. node: [B] of the tree. bit: [B] 0 or 1.
-    """
+    """The decisions of a text in their order: place and block in the text, node of the tree, and 0 or 1."""
 
     place: Int[np.ndarray, " B"]
     block: Int[np.ndarray, " B"]

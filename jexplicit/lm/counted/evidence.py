@@ -65,8 +65,8 @@ _decisions = 1 << 14  # at once
 class Statistics(NamedTuple):
     """Sufficient statistics of cells, which add up.
 
-    n, ones: decisions, and those that were 1. last: the last decision, and two times the one before it; 0 where there is none.
-    r, v: sums of y - p and of p (1 - p); recent_r, recent_v: with weights that fade.
+    n, ones: decisions, and ones among them. last: the last decision, and two times the one before; 0 where there is none. r, v:
+    sums of y - p and of p (1 - p); recent_r, recent_v: with weights that fade.
     """
 
     n: np.ndarray
@@ -134,10 +134,9 @@ class Sorted(NamedTuple):
 
 
 def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int, some: range) -> list[UInt64[np.ndarray, " n"]]:
-    """Numbers that sort decisions by (cell, time), for some shards of cells.
+    """Numbers that sort decisions by (cell, time), for some shards of cells, whose number divides that of all.
 
-    A cell has 35 bits, of a hash of its context and node, the number of a decision 28, and its bit 1. The shards are as many as
-    divide all, from a multiple of their number on.
+    A cell has 35 bits, of a hash of its context and node, the number of a decision 28, and its bit 1.
     """
     B, step, fine = len(d.bit), 1 << 20, 1 << 16
     high, higher = (np.uint64(65 - n.bit_length()) for n in (shards, shards // len(some)))
@@ -207,10 +206,7 @@ def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"], view: V
 
 
 def entries(seen: Statistics, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The entries of cells in a table, and fractions to the next bin.
-
-    A state is the class of the count of 0, of 1, and the last two decisions.
-    """
+    """The entries of cells in a table, by classes of both counts and the last two decisions; and fractions to the next bin."""
     zeros, ones = (_sizes.take(np.minimum(n, 121)) for n in (seen.n - seen.ones, seen.ones))
     x = np.clip(b / np.float32(_width) + np.float32(_bins // 2), 0, _bins - 1.001)
     j = x.astype(np.int32)
@@ -276,11 +272,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 class Past(NamedTuple):
-    """The results of a pass over the decisions with one context.
-
-    x, known: [3, W] evidence of the decisions that are wanted, and whether their cells have seen enough. table: of states.
-    cells: at the end of the training text, if asked for. step: [3] the weights with which evidence was added to the base.
-    """
+    """Evidence of one context, and whether its cells have seen enough; table of states; cells, if kept; weights of the base."""
 
     x: Float[np.ndarray, "3 W"]
     known: Bool[np.ndarray, " W"]
@@ -460,7 +452,7 @@ def log_likelihoods(bit: Integer[np.ndarray, " B"], log_odds: Float[np.ndarray, 
     return -np.logaddexp(0, (1 - 2 * bit.astype(np.float32)) * log_odds)
 
 
-def directions(X, y, log_odds, sets, M, *, sets_in_all: int, size: int, ridge: float, halves: np.ndarray | None = None) -> Gate:
+def directions(X, y, log_odds, sets, M, sets_in_all: int, size: int, ridge: float, halves: np.ndarray | None = None) -> Gate:
     """A gate of weights 0, of directions in which the gradients of sets scatter more than chance (empirical Bayes).
 
     G_s = sum (y - p) x,  h_s = sum p (1 - p),  A = sum_s c_s^2 (G_s G_s' - F_s) / sum_s c_s^2 h_s^2,  c_s = 1 / (h_s + 3000)

@@ -5,7 +5,7 @@ log P(token) = sum_d log sigma(+-a_d), with the log-odds a = w.x + sum_g D_g.z_g
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -60,7 +60,7 @@ _late = 1 << 23  # decisions that gates are fitted on, and half of them in a lon
 _solvable = 100_000  # decisions from which a layer is solved
 _start, _ridge = np.array([0.2, 0, 0]), 100.0  # of the weights of a context's evidence
 _unseen = 20.0  # information that stands behind each number of evidence, which a short text may not show
-_gate_ridge = {"moving": 3.0, "static": 300.0}
+_moving_ridge, _static_ridge = 3.0, 300.0  # of gates, times the inverse variances of their directions
 _size = 24  # directions of a gate
 _read_at_once, _reported = 1 << 18, 1 << 16  # tokens, and those from one report of progress to the next
 _decisions = 1 << 18  # at once, where all nodes are asked for
@@ -107,10 +107,9 @@ class CountedModel(NamedTuple):
     least: int
     layer: Layer | None = None
 
-    @property
-    def vocab_size(self) -> int:
-        """N, the number of token ids."""
-        return len(self.tree.length)
+    vocab_size = property(lambda self: len(self.tree.length), doc="N, the number of token ids.")
+    names = property(lambda self: (*(part.name for part in self.parts), *(["word vectors"] if self.layer else [])))
+    nbytes = property(lambda self: sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(self)))
 
     @property
     def radius(self) -> int:
@@ -118,21 +117,8 @@ class CountedModel(NamedTuple):
         return max((column for part in self.parts for column in part.context.columns if isinstance(column, int)), default=1)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """What each context is, and the layer."""
-        return (*(part.name for part in self.parts), *(["word vectors"] if self.layer else []))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(self))
-
-    @property
     def scalars(self) -> int:
-        """The number of fitted weights, directions of gates, and learned sets.
-
-        What is counted or solved from sums is not: cells, tables of states, rows of the layer.
-        """
+        """The number of weights, directions and learned sets; nothing that is counted or solved from sums."""
         return self.weights.size + sum(int(np.count_nonzero(gate.U) + np.count_nonzero(gate.D)) for _, gate in self.gates)
 
     def within_documents(self) -> "CountedModel":
@@ -328,8 +314,7 @@ def fit_counted(
     sample, X = np.full((F, len(some)), BIAS, np.float32), np.full((F, W), BIAS, np.float16)
     base, known, parts, fitted, solved = np.zeros(B, np.float32), np.zeros(W, np.uint8), [], [], None
     fit, learned = slice(W // 20, W, max(1, W // 1_500_000)), blocks_of(d.place[mixed])
-    shape: Any = {"size": _size, "ridge": _gate_ridge["moving" if adaptive else "static"]}
-    shape["halves"] = None if adaptive else d.block[mixed[fit]] % 2
+    ridge, halves = (_moving_ridge, None) if adaptive else (_static_ridge, d.block[mixed[fit]] % 2)
 
     def solve(x: np.ndarray) -> np.ndarray:
         """The weights of some evidence of one context."""
@@ -346,7 +331,7 @@ def fit_counted(
         M *= np.sqrt(v.sum())
         for names in gates:
             sets, in_all = sets_of(names, text, d, known, tree, mixed)
-            gate = directions(X[:F, fit], y[fit], log_odds[fit], sets[fit], M, sets_in_all=in_all, **shape)
+            gate = directions(X[:F, fit], y[fit], log_odds[fit], sets[fit], M, in_all, _size, ridge, halves)
             log_odds, gate = read_gate(gate, X[:F], log_odds, sets, y, learned)
             fitted.append((names, gate))
             if log:
@@ -421,13 +406,11 @@ def late_decisions(block: Integer[np.ndarray, " B"], adaptive: bool) -> Int[np.n
 
 
 class CountedState(NamedTuple):
-    """What a counted model has read.
+    """What a counted model keeps of a text.
 
-    tokens: [n] those that columns can see, from a `<pad>` on.
-    base: [parts, B] the log-odds that the decisions of these tokens were measured against; no parts if they are not counted.
-    gates: which move in an adaptive model.
-    done: decisions that these have learned from, whole blocks; in a static model all of them.
-    model: a checksum of its weights.
+    tokens: [n] from a `<pad>` on, as far back as columns see. base: [parts, B] the log-odds that their decisions were measured
+    against; no parts if they are not counted. gates: which move in an adaptive model. done: decisions that these have learned
+    from, whole blocks; in a static model all of them. model: a checksum of its weights.
     """
 
     tokens: Int[np.ndarray, " n"]

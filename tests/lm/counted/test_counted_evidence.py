@@ -290,9 +290,9 @@ def test_directions_are_those_in_which_sets_differ():
     y = rng.random(40_000) < 1 / (1 + np.exp(-own * X[:, 1]))
     M = np.eye(3)
     for halves in (None, np.arange(40_000) % 2):
-        gate = directions(X.T, y, np.zeros(40_000), sets, M, sets_in_all=20, size=3, ridge=3.0, halves=halves)
+        gate = directions(X.T, y, np.zeros(40_000), sets, M, 20, 3, 3.0, halves)
         best = gate.U[:, np.argmin(gate.ridge)]
         assert abs(best[1]) > 0.99 * np.linalg.norm(best)
     even = rng.random(40_000) < 0.5
-    none = directions(X.T, even, np.zeros(40_000), sets, M, sets_in_all=20, size=3, ridge=3.0)
+    none = directions(X.T, even, np.zeros(40_000), sets, M, 20, 3, 3.0)
     assert none.ridge.min(initial=np.inf) > 100 * gate.ridge.min()
