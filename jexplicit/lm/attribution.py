@@ -23,7 +23,7 @@ from jexplicit.runs.devices import full_precision, map_rows
 
 
 class Account(NamedTuple):
-    """The log-odds that each context adds to the decisions of some tokens, for bit 1 where they are positive."""
+    """The log-odds that each context adds to decisions, and their sums."""
 
     decisions: Decisions
     entries: Float[np.ndarray, "B E"]

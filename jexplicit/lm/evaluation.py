@@ -1,4 +1,4 @@
-"""Any language model on a text: read piece by piece with a state, scored, evaluated, and combined with another one."""
+"""Any language model on a text: read with a state, scored, evaluated, combined."""
 
 import itertools
 import math
@@ -43,11 +43,11 @@ _cells = 1 << 23  # places times tokens at once
 
 
 class Combination(NamedTuple):
-    """A counted model with another of the same tokens in its mix: weights of the log-odds of both, and of 1."""
+    """A counted model with another of the same tokens in its mix."""
 
     model: CountedModel
     other: Any
-    weights: Float32[np.ndarray, "depths 3"]
+    weights: Float32[np.ndarray, "depths 3"]  # of the log-odds of both, and of 1
 
     eos = property(lambda self: self.model.eos)
     vocab_size = property(lambda self: self.model.vocab_size)
@@ -158,7 +158,7 @@ def states_at(model: AnyModel, stream: Integer[np.ndarray, " L"], places: Int[np
 
 
 def _check_state(model: AnyModel, state: Any) -> State | CountedState:
-    """The state, or its part of the counted model; one of another kind or model is refused."""
+    """The state, or its counted part; that of another model is refused."""
     if not isinstance(model, Counted):
         if not isinstance(state, State):
             raise ValueError("a state of a counted model: read the text with this model")
@@ -388,14 +388,12 @@ def _log_p_of_target(model: LanguageModel, x_and_y: Integer[Array, " K_plus_1"])
 
 
 def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) -> Combination:
-    """Fit the weights of two models, `w_1 a + w_2 z + w_3` for each decision, on a text that neither has counted.
+    """Mix two models by weights fitted on a text that neither has counted.
 
-    a: log-odds of the counted model. z: log-odds of the other model's masses at the right and at the left of a node. w: by the
-    depth of the node.
+    The log-odds of a decision are `w_1 a + w_2 z + w_3`, with a those of the counted model, z those of the other model's masses
+    at the right and at the left of a node, and w by the depth of the node.
 
-    Args:
-        other: any language model of the same tokens: a network, n-grams, another counted model.
-        stream: [L] tokens, `<pad> d_1 <pad> ... d_n <pad>`, at least one of them.
+    other: any language model of the same tokens: a network, n-grams, another counted model. stream: [L] tokens, as of `score`.
     """
     if not isinstance(model, CountedModel) or not isinstance(other, LanguageModel | CountedModel | Combination):
         kinds = f"{type(model).__name__} and {type(other).__name__}"
@@ -419,7 +417,7 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
 def _other_log_odds(
     model: CountedModel, other: AnyModel, stream: np.ndarray, place: np.ndarray, node: np.ndarray
 ) -> Float[np.ndarray, " B"]:
-    """Another model's log-odds of decisions in the order of their places: its mass right and left of nodes."""
+    """Another model's log-odds of decisions: its mass right and left of nodes."""
     places, row = np.unique(place, return_inverse=True)
     tree, N, found, size = model.tree, model.vocab_size, np.zeros(len(place)), max(1, _cells // model.vocab_size)
     token, depth = np.nonzero(tree.within)

@@ -1,4 +1,4 @@
-"""Contexts of a place as 64-bit numbers, and its token as decisions along a tree.
+"""Contexts of a place as 64-bit numbers, its token as decisions along a tree.
 
 Equal columns have equal numbers, others hardly ever. Every function sees the tokens before a place and nothing else.
 """
@@ -150,14 +150,14 @@ class Text:
         return self.made[column]
 
     def span(self, start: Int[np.ndarray, " n"], end: Int[np.ndarray, " n"] | None = None, *, folded: bool = False) -> Column:
-        """The number of the tokens from each start to each end, `(G[t] - G[s]) q^-s` with `G[t] = sum_{i < t} c_i q^i`."""
+        """The number of the tokens from each start to each end, 0 for none."""
         if ("sums", folded) not in self.made:
             c = mix(np.uint64(7), (self.spelling.folded[self.ids] if folded else self.ids).astype(np.uint64))
             powers, inverse = (np.append(np.uint64(1), np.full(len(c), base)) for base in (_q, _q_inverse))
             G = np.append(np.uint64(0), np.cumsum(c * np.multiply.accumulate(powers)[:-1], dtype=np.uint64))
             self.made["sums", folded] = G, np.multiply.accumulate(inverse)
         G, inverse = self.made["sums", folded]
-        return ((G[: len(self.ids)] if end is None else G[end]) - G[start]) * inverse[start]
+        return ((G[: len(self.ids)] if end is None else G[end]) - G[start]) * inverse[start]  # sum_i c_i q^(i - start)
 
 
 def _latest(event: Bool[np.ndarray, " L"], values: np.ndarray, default: int = 0) -> Int[np.ndarray, " L"]:
@@ -170,13 +170,13 @@ def _latest(event: Bool[np.ndarray, " L"], values: np.ndarray, default: int = 0)
 
 # Words. Of characters a word is a run of letters; of subwords it begins at a `▁`.
 class Words(NamedTuple):
-    """Words of a text; for each place [L] the begin of its word, and words before that and before the document."""
+    """Words of a text, and for each place the words before it."""
 
     begin: Int[np.ndarray, " words"]
     end: Int[np.ndarray, " words"]
-    start: Int[np.ndarray, " L"]
-    before: Int[np.ndarray, " L"]
-    first: Int[np.ndarray, " L"]
+    start: Int[np.ndarray, " L"]  # of the place's own word
+    before: Int[np.ndarray, " L"]  # words before that
+    first: Int[np.ndarray, " L"]  # words before the document
 
 
 def _words(text: Text) -> Words:
@@ -402,7 +402,7 @@ def grow(ids: Integer[np.ndarray, " L"], N: int, sizes: Iterable[int] = ()) -> t
 
 
 def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
-    """The tree that merges the two clusters that lose least information about the columns of J (Slonim and Tishby 1999)."""
+    """The tree that merges the two clusters that lose least information (Slonim, Tishby 1999)."""
     N = len(J)
     J = J[:, J.any(axis=0) | (np.arange(J.shape[1]) == 0)] + 1e-9  # also of a text without neighbours
 
@@ -430,7 +430,7 @@ def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
 
 
 def singular_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray, "N R"]:
-    """Word vectors from counts [N, N] of pairs, of several side by side (Levy and Goldberg 2014).
+    """Word vectors from counts of pairs, side by side (Levy and Goldberg 2014).
 
     Leading singular vectors of positive pointwise mutual information `log(n_ij / (n_i q_j))`, with q the distribution of the
     second tokens to the power .75, scaled by root singular values.
@@ -501,7 +501,7 @@ def as_tree(children: dict[int, tuple[int, int]] | dict[int, list[int]], root: i
 
 
 class Decisions(NamedTuple):
-    """The decisions of a text in their order: place and block in the text, node of the tree, and 0 or 1."""
+    """The decisions of a text: place, block, node of the tree, 0 or 1."""
 
     place: Int[np.ndarray, " B"]
     block: Int[np.ndarray, " B"]

@@ -1,4 +1,4 @@
-"""Evidence for decisions from what cells have seen before, its mix by a regression and gates, and a layer on word vectors.
+"""Evidence for decisions, from cells and word vectors, and its mix by gates.
 
 A *cell* is a context and a node of the tree. All runs on the host, where sorting is fastest, but for gates that learn.
 """
@@ -134,7 +134,7 @@ class Sorted(NamedTuple):
 
 
 def keys(h: UInt64[np.ndarray, " L"], d: Decisions, shards: int, some: range) -> list[UInt64[np.ndarray, " n"]]:
-    """Numbers that sort decisions by (cell, time), for some shards of cells, whose number divides that of all.
+    """Numbers that sort decisions by (cell, time), for some shards of cells.
 
     A cell has 35 bits, of a hash of its context and node, the number of a decision 28, and its bit 1.
     """
@@ -206,7 +206,7 @@ def sort(key: UInt64[np.ndarray, " n"], base: Float32[np.ndarray, " B"], view: V
 
 
 def entries(seen: Statistics, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The entries of cells in a table, by classes of both counts and the last two decisions; and fractions to the next bin."""
+    """The entries of cells in a table, and fractions to the next bin."""
     zeros, ones = (_sizes.take(np.minimum(n, 121)) for n in (seen.n - seen.ones, seen.ones))
     x = np.clip(b / np.float32(_width) + np.float32(_bins // 2), 0, _bins - 1.001)
     j = x.astype(np.int32)
@@ -214,7 +214,7 @@ def entries(seen: Statistics, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def evidence(seen: Statistics, b: Float32[np.ndarray, " n"], tables: np.ndarray, which: np.ndarray, least: int):
-    """[n, 4] evidence over the log-odds b of a prediction p = sigma(b), and whether it is known.
+    """[n, 4] evidence over the log-odds b, and whether it is known.
 
     counted: log-odds of the decisions after the same counts of 0 and 1, the same last two and about the same b, less b
     residual: sum(y - p) / (sum p (1 - p) + 2), one Newton step for the cell's own correction of b
@@ -272,13 +272,13 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 class Past(NamedTuple):
-    """Evidence of one context, and whether its cells have seen enough; table of states; cells, if kept; weights of the base."""
+    """The results of a pass over a text with one context."""
 
     x: Float[np.ndarray, "3 W"]
-    known: Bool[np.ndarray, " W"]
+    known: Bool[np.ndarray, " W"]  # whether cells have seen enough
     table: Float32[np.ndarray, "states bins"]
-    cells: Cells | None
-    step: Float32[np.ndarray, " _"]
+    cells: Cells | None  # where they are kept
+    step: Float32[np.ndarray, " _"]  # weights with which evidence was added to the base
 
 
 def _within(time: Int[np.ndarray, " n"], wanted: Int[np.ndarray, "R 2"]) -> Int[np.ndarray, " n"]:
@@ -413,7 +413,7 @@ def join(cell: Sequence[UInt64[np.ndarray, " _"]], seen: Sequence[Statistics]) -
 
 
 class Gate(NamedTuple):
-    """A gate divides decisions into sets s, which add `D_s . clip(U' x, +-8)` to the log-odds.
+    """Sets of decisions that add `D_s . clip(U' x, +-8)` to the log-odds.
 
     U: [F, K] directions of the first F numbers of evidence. ridge: [K] on weights of a direction. D, H: [S, K] weights, and the
     sum of p (1 - p) z^2 of each, its curvature.
@@ -453,12 +453,12 @@ def log_likelihoods(bit: Integer[np.ndarray, " B"], log_odds: Float[np.ndarray, 
 
 
 def directions(X, y, log_odds, sets, M, sets_in_all: int, size: int, ridge: float, halves: np.ndarray | None = None) -> Gate:
-    """A gate of weights 0, of directions in which the gradients of sets scatter more than chance (empirical Bayes).
+    """A gate of weights 0: directions in which the gradients of sets scatter.
 
     G_s = sum (y - p) x,  h_s = sum p (1 - p),  A = sum_s c_s^2 (G_s G_s' - F_s) / sum_s c_s^2 h_s^2,  c_s = 1 / (h_s + 3000)
 
-    The ridge of a direction is the inverse of its variance in A. With halves [B] of the text, 0 and 1, the product of their
-    gradients stands for the square less chance: static cells do not move, and their errors repeat within a half.
+    The ridge of a direction is the inverse of its variance in A (empirical Bayes). With halves [B] of the text, 0 and 1, the
+    product of their gradients stands for the square less chance: errors of static cells repeat within a half.
 
     Args:
         X: [F, B] evidence, of any floating type.
@@ -495,9 +495,9 @@ def directions(X, y, log_odds, sets, M, sets_in_all: int, size: int, ridge: floa
 
 @functools.partial(jax.jit, donate_argnums=(0, 1))
 def _learn(D, H, ridge, z, log_odds, sets, y):
-    """Log-odds with a gate's, block by block, and its weights after it has learned: `D += e z / (H + ridge)`.
+    """Log-odds with a gate's, and its weights after, block by block.
 
-    e is the error y - p after the step.
+    `D += e z / (H + ridge)`, with e the error y - p after the step (an implicit step of Newton's method).
     """
     K = z.shape[-1]
 
@@ -533,7 +533,7 @@ def blocks_of(place: Integer[np.ndarray, " B"], before: int = 0) -> Integer[np.n
 def read_gate(
     gate: Gate, x, log_odds: np.ndarray, sets: np.ndarray, y: np.ndarray, blocks: Integer[np.ndarray, " learn"] = NO_BLOCKS
 ) -> tuple[np.ndarray, Gate]:
-    """The log-odds of decisions with a gate's, and the gate after it has learned from blocks.
+    """The log-odds of decisions with a gate's, and the gate after it has learned.
 
     x: [F, B] evidence, of any floating type. log_odds, sets, y: [B] before, of the gate, decisions. blocks: of the first
     decisions, `blocks_of` them.
@@ -563,7 +563,7 @@ def read_gate(
 
 
 class Described(NamedTuple):
-    """Unit word vectors of the tokens k back (offsets), and the direction of their sum in windows."""
+    """Unit word vectors of tokens k back, and directions of their sums in windows."""
 
     table: Float32[np.ndarray, "N R"]
     offsets: tuple[int, ...]
@@ -571,12 +571,12 @@ class Described(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A softmax layer on word vectors z, solved as one Newton step over the log-odds, with its weight `step` in them.
+    """A softmax layer on word vectors, in closed form, and its weight `step`.
 
     theta_n = (h_n F_n + ridge S)^-1 G_n,      G_n = sum (y - p) z,      h_n = sum p (1 - p)
 
-    for each node n. F_n is the mean of p (1 - p) z z' over the decisions of the nodes near n, per unit of p (1 - p), and S the
-    mean of z z' over all places.
+    for each node n. F_n is the mean of p (1 - p) z z' over decisions of nodes near n, per unit of p (1 - p), and S that of z z'
+    over all places.
     """
 
     vectors: tuple[Described, ...]
@@ -662,7 +662,7 @@ def layer_rows(
 def solve_layer(
     text: Text, d: Decisions, base: Float32[np.ndarray, " B"], tree: Tree, at: Int[np.ndarray, " n"]
 ) -> tuple[Layer, Float32[np.ndarray, " n"]]:
-    """A layer over log-odds, and evidence of decisions `at`, each by the blocks of the text before its own.
+    """A layer over log-odds, and evidence of decisions `at`, by the blocks before theirs.
 
     Its word vectors are those of pairs of neighbours, and of pairs at most ten tokens apart.
     """

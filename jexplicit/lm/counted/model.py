@@ -1,4 +1,4 @@
-"""The counted language model: decisions along a tree, evidence of cells, their mix; its fit, and reading a text with it.
+"""The counted language model, its fit, and reading a text with it.
 
 log P(token) = sum_d log sigma(+-a_d), with the log-odds a = w.x + sum_g D_g.z_g.
 """
@@ -118,7 +118,7 @@ class CountedModel(NamedTuple):
 
     @property
     def scalars(self) -> int:
-        """The number of weights, directions and learned sets; nothing that is counted or solved from sums."""
+        """The number of weights, directions and learned sets, without counts and solved rows."""
         return self.weights.size + sum(int(np.count_nonzero(gate.U) + np.count_nonzero(gate.D)) for _, gate in self.gates)
 
     def within_documents(self) -> "CountedModel":
@@ -406,7 +406,7 @@ def late_decisions(block: Integer[np.ndarray, " B"], adaptive: bool) -> Int[np.n
 
 
 class CountedState(NamedTuple):
-    """What a counted model keeps of a text.
+    """The memory of a text that a counted model has read.
 
     tokens: [n] from a `<pad>` on, as far back as columns see. base: [parts, B] the log-odds that their decisions were measured
     against; no parts if they are not counted. gates: which move in an adaptive model. done: decisions that these have learned
@@ -541,7 +541,7 @@ def _after(model: CountedModel, state: CountedState, ahead: Ahead | None, ids: n
 
 
 def expect(model: CountedModel, state: CountedState) -> Ahead:
-    """The evidence at all nodes at the next place, which stand last, for the next token and `accept`."""
+    """The evidence at all nodes at the next place, which stand last."""
     ids = np.append(state.tokens, np.int32(PAD))
     return look_ahead(model, state, ids, all_nodes(model, np.array([len(ids) - 1])))
 
@@ -570,7 +570,7 @@ def accept(model: CountedModel, state: CountedState, ahead: Ahead, token: int) -
 def distributions(
     model: CountedModel, stream: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"]
 ) -> Float[np.ndarray, "P N"]:
-    """`log p` of every token at some ascending places of a stream, of a model without history."""
+    """`log p` of every token at ascending places, of a model without history."""
     found, nodes, most = [], model.vocab_size - 1, max(1, _decisions // model.vocab_size)
     for some in np.split(places, np.arange(most, len(places), most)):
         ahead = look_ahead(model, begin(model), np.append(stream[: some[-1]], PAD), all_nodes(model, some))
