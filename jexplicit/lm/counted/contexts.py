@@ -519,7 +519,7 @@ def decisions(
 ) -> Decisions:
     """The decisions of the tokens at some places; block: [L] below 256.
 
-    >>>     >>> decisions(np.array([0, 1, 2, 0]), as_tree({3: (0, 4), 4: (1, 2)}, 3, 3), np.array([1, 2])).node.tolist()
+    >>> decisions(np.array([0, 1, 2, 0]), as_tree({3: (0, 4), 4: (1, 2)}, 3, 3), np.array([1, 2])).node.tolist()
     [0, 1, 0, 1]
     """
     token = ids[places]
