@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, Integer
 from jexplicit.data.contexts import PAD
 from jexplicit.lm.core.model import HISTORY, LanguageModel, Past
 from jexplicit.lm.counted.contexts import Context, Decisions, decisions, predicted_places
-from jexplicit.lm.counted.evidence import CLIP, KINDS, Gate, log_likelihoods, read_gate, weigh
-from jexplicit.lm.counted.model import Ahead, CountedModel, CountedState, begin, complete, look_ahead
+from jexplicit.lm.counted.evidence import CLIP, KINDS, NO_BLOCKS, Gate, log_likelihoods, read_gate, weigh
+from jexplicit.lm.counted.model import Ahead, CountedModel, CountedState, begin, complete, expect, look_ahead
 from jexplicit.lm.evaluation import AnyModel, Combination, check_positions, states_at
 from jexplicit.lm.rows import NetworkRows, SequenceRows
 from jexplicit.runs.devices import full_precision, map_rows
@@ -64,6 +64,14 @@ def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray
     entries, log_odds = divide(model, state.gates, ahead, complete(model, state, ahead.d))
     place = ahead.d.place[-n:] - len(state.tokens)
     return Account(new._replace(place=place), entries[-n:], log_odds[-n:])
+
+
+def account_of_candidates(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " A"]) -> Account:
+    """The same of several candidates for the next token, which stand as places."""
+    entries, log_odds = (part[1 - model.vocab_size :] for part in divide(model, state.gates, expect(model, state), NO_BLOCKS))
+    place, depth = np.nonzero(model.tree.within[tokens])
+    node, bit = (of_path[tokens[place], depth] for of_path in (model.tree.node, model.tree.bit))
+    return Account(Decisions(place, np.zeros_like(place), node, bit), entries[node], log_odds[node])
 
 
 def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -154,9 +162,8 @@ def _of_counted(model: CountedModel, Y: np.ndarray, past: Past) -> Attribution:
         logits, evidence, log_p = (np.concatenate(part)[past.places - 1] for part in zip(*parts, strict=True))
     else:
         states = states_at(model, past.stream, past.places)
-        parts = [account(model, state, y).by_token(1) for state, some in zip(states, Y, strict=True) for y in some[:, None]]
-        found = (np.concatenate(part) for part in zip(*parts, strict=True))
-        logits, evidence, log_p = (part.reshape(*Y.shape, *part.shape[1:]) for part in found)
+        parts = [account_of_candidates(model, *of).by_token(Y.shape[1]) for of in zip(states, Y, strict=True)]
+        logits, evidence, log_p = (np.stack(part) for part in zip(*parts, strict=True))
     even = -np.log(2) * model.tree.length[Y][..., None]
     logits, evidence = np.concatenate([logits, 0 * even], axis=-1), np.concatenate([evidence, even], axis=-1)
     return Attribution(names, (*tokens, *[None] * (len(names) - len(tokens))), logits, evidence, log_p)

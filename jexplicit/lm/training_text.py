@@ -61,8 +61,8 @@ class Watch(NamedTuple):
 class TrainingText:
     """A text to fit on, with derived data that is made at first use.
 
-    stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`. mesh: devices to share the work; default, all accelerators, or one
-    CPU. counts, sparse_counts: C_1 .. C_K of the stream, if known. tokenizer: that made the stream; for context mixing.
+    stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`. mesh: default, all accelerators, or one CPU. counts, sparse_counts:
+    C_1 .. C_K of the stream, if known. tokenizer: that made the stream; for context mixing.
 
     >>> text = TrainingText(np.array([0, 1, 2, 1, 0]), 3)
     >>> text.counts(1)[0].tolist()

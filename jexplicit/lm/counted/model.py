@@ -226,9 +226,7 @@ def sets_of(
                 ids = text.ids if len(tree.length) <= _sizes[name] else text.spelling.classes[200][text.ids]
                 fact = np.append(0, ids[:-1])[place]
             case _:
-                all_places = np.arange(len(text.ids))
-                first = np.maximum.accumulate(np.where(np.append(True, text.ids[:-1] == PAD), all_places, 0))
-                fact = np.frexp(all_places - first)[1][place]
+                fact = np.frexp(text.at - text.latest(text.ids == PAD, text.at + 1))[1][place]
         found = found * _sizes[name] + np.minimum(fact, _sizes[name] - 1)
         size *= _sizes[name]
     return found, size
@@ -242,7 +240,7 @@ def view_of(context: Context, history: str, text: Text, starts: Int[np.ndarray, 
         return View(whole=True)
     first = np.maximum(starts, text.document + 1 if "document" in history else 0)
     if sizes := [size for size in (text.window, context.window) if size]:
-        first = np.maximum(first, np.arange(len(text.ids)) - min(sizes))
+        first = np.maximum(first, text.at - min(sizes))
     return View(training=context.window is None, since=first)
 
 

@@ -332,9 +332,11 @@ def test_entries_add_up_to_what_reading_uses_and_tokens_and_alternatives_are_exp
     assert why.names[-3:] == ("bias", "clipped", "even odds") and len(why.tokens) == len(why.names)
     np.testing.assert_allclose(why.evidence.sum(axis=1), why.log_probability, atol=1e-4)
     np.testing.assert_allclose(why.log_probability, score(model, ids)[m], atol=2e-3)
-    others = np.stack([text.Y[m], np.roll(text.Y[m], 1)], axis=1)
+    others = np.stack([text.Y[m], np.roll(text.Y[m], 1), 0 * text.Y[m]], axis=1)  # also `<pad>`, which is not predicted
     several = explain(model, text.X[m], others, past=text.past.take(m))
-    assert several.logits.shape == (4, 2, len(why.names))
+    rows = log_distributions(model, text.X[m], past=text.past.take(m))
+    assert several.logits.shape == (4, 3, len(why.names))
+    np.testing.assert_allclose(several.log_probability, np.take_along_axis(rows, others, axis=1), atol=ATOL)
     np.testing.assert_allclose(several.evidence.sum(axis=2), several.log_probability, atol=1e-4)
     np.testing.assert_allclose(several.logits[:, 0], why.logits, atol=5e-3)
     np.testing.assert_allclose(why.by_token(model.radius).evidence.sum(axis=1), why.evidence.sum(axis=1), atol=1e-6)
