@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jexplicit.counts.pairs import count as count
     from jexplicit.data.contexts import contexts as contexts
     from jexplicit.lm.attribution import explain as explain
-    from jexplicit.lm.counted.reading import combine as combine
+    from jexplicit.lm.evaluation import combine as combine
     from jexplicit.lm.evaluation import evaluate as evaluate
     from jexplicit.lm.evaluation import score as score
     from jexplicit.lm.fit import fit as fit
@@ -45,8 +45,7 @@ _names = {
     "lm.attribution": "explain",
     "lm.text_model": "TextModel load_model",
     "lm.model": "LanguageModel",
-    "lm.counted.reading": "combine",
-    "lm.evaluation": "evaluate score",
+    "lm.evaluation": "combine evaluate score",
     "lm.fit": "fit",
     "lm.generation": "generate",
     "runs.devices": "data_mesh",

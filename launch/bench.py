@@ -36,7 +36,7 @@ from launch.kit.command import Preset, entry_point
 from launch.kit.views import Column, Row, Table
 
 if TYPE_CHECKING:  # each case imports what it measures, so that --help is quick
-    from jexplicit.lm.model import AnyModel
+    from jexplicit.lm.evaluation import AnyModel
 
 Text = Literal["ngram-fit", "context-mixing-fit", "ngram-scoring", "context-mixing-scoring"]
 Case = Literal["counting", Text]

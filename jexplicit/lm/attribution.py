@@ -10,34 +10,19 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Integer
+from jaxtyping import Array, Float, Integer
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.counted.contexts import Context
-from jexplicit.lm.counted.evidence import KINDS, Decisions, decisions, predicted_places, weigh
-from jexplicit.lm.counted.mixing import CLIP, NO_BLOCKS, Gate, log_likelihoods, read_gate
-from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.counted.reading import (
-    Ahead,
-    Combination,
-    CountedState,
-    begin,
-    complete,
-    expect,
-    look_ahead,
-    states_at,
-    within_documents,
-)
-from jexplicit.lm.evaluation import check_positions
-from jexplicit.lm.model import HISTORY, AnyModel, LanguageModel, NetworkRows, Past, SequenceRows
+from jexplicit.lm.counted.contexts import Context, Decisions, decisions, predicted_places
+from jexplicit.lm.counted.evidence import CLIP, KINDS, NO_BLOCKS, Gate, log_likelihoods, read_gate, weigh
+from jexplicit.lm.counted.model import Ahead, CountedModel, CountedState, begin, complete, expect, look_ahead
+from jexplicit.lm.evaluation import AnyModel, Combination, check_positions, states_at
+from jexplicit.lm.model import HISTORY, LanguageModel, NetworkRows, Past, SequenceRows
 from jexplicit.runs.devices import full_precision, map_rows
 
 
 class Account(NamedTuple):
-    """The log-odds that each context adds to the decisions of some tokens.
-
-    entries: [B, E] for bit 1 where they are positive; their sum is the log-odds [B].
-    """
+    """The log-odds that each context adds to decisions, and their sums."""
 
     decisions: Decisions
     entries: Float[np.ndarray, "B E"]
@@ -51,11 +36,6 @@ class Account(NamedTuple):
             found.append(np.zeros((n, *part.shape[1:])))
             np.add.at(found[-1], d.place, part)
         return found
-
-
-def entry_names(model: CountedModel) -> tuple[str, ...]:
-    """The names of the entries of an account."""
-    return (*model.names, "bias", "clipped")
 
 
 def _furthest_back(context: Context) -> int | None:
@@ -78,23 +58,34 @@ def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray
     ids = np.concatenate([state.tokens, np.asarray(tokens, np.int32)])
     new = decisions(ids, model.tree, predicted_places(ids, model.eos, len(state.tokens)))
     if not len(new.bit):
-        return Account(new, np.zeros((0, len(entry_names(model)))), np.zeros(0))
+        return Account(new, np.zeros((0, len(model.names) + 2)), np.zeros(0))
     ahead, n = look_ahead(model, state, ids, new, learn=True), len(new.bit)
     entries, log_odds = divide(model, state.gates, ahead, complete(model, state, ahead.d))
     place = ahead.d.place[-n:] - len(state.tokens)
     return Account(new._replace(place=place), entries[-n:], log_odds[-n:])
 
 
-def divide(
-    model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray = NO_BLOCKS
-) -> tuple[np.ndarray, np.ndarray]:
+def account_of_candidates(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " A"]) -> Account:
+    """The same of several candidates for the next token, which stand as places."""
+    entries, log_odds = (part[1 - model.vocab_size :] for part in divide(model, state.gates, expect(model, state), NO_BLOCKS))
+    place, depth = np.nonzero(model.tree.within[tokens])
+    node, bit = (of_path[tokens[place], depth] for of_path in (model.tree.node, model.tree.bit))
+    return Account(Decisions(place, np.zeros_like(place), node, bit), entries[node], log_odds[node])
+
+
+def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """[B, E] log-odds ahead divided among entries, and their sums; gates learn."""
     F = KINDS * len(model.parts)
     X, w = ahead.X.astype(np.float64), np.tile(model.weights.astype(np.float64), (len(ahead.d.bit), 1))
     a, done = np.zeros(len(w), np.float32), 0
+    blocks = np.split(np.arange(len(a)), np.append(np.flatnonzero(np.diff(learn)) + 1, len(learn)))
     for gate, sets in zip(gates, ahead.sets, strict=True):
         K = len(gate.U)
-        D, a = _weights_before(gate, ahead, weigh(model.weights[done:K], ahead.X[done:K], a), sets, learn)
+        a, D = weigh(model.weights[done:K], ahead.X[done:K], a), np.empty((len(a), gate.U.shape[1]))
+        for some in blocks:  # whose decisions share weights
+            D[some] = gate.D[sets[some]]
+            here = learn[some[some < len(learn)]]
+            a[some], gate = read_gate(gate, ahead.X[:K, some], a[some], sets[some], ahead.d.bit[some], here)
         z = X[:K].T @ gate.U.astype(np.float64)
         w[:, :K] += (D * np.minimum(1, CLIP / np.maximum(np.abs(z), 1e-30))) @ gate.U.T.astype(np.float64)
         done = K
@@ -104,29 +95,6 @@ def divide(
     np.add.at(entries.T, part, X * w.T)
     entries[:, -1] = a - np.einsum("fb,bf->b", X, w)
     return entries, a.astype(np.float64)
-
-
-def _weights_before(gate: Gate, ahead: Ahead, log_odds: np.ndarray, sets: np.ndarray, learn: np.ndarray):
-    """[B, K] the weights of each decision, and the log-odds after it."""
-    D, out = np.empty((len(log_odds), gate.U.shape[1])), np.empty(len(log_odds), np.float32)
-    for some in np.split(np.arange(len(out)), np.append(np.flatnonzero(np.diff(learn)) + 1, len(learn))):
-        D[some] = gate.D[sets[some]]
-        here = learn[some[some < len(learn)]]
-        out[some], gate = read_gate(gate, ahead.X[: len(gate.U), some], log_odds[some], sets[some], ahead.d.bit[some], here)
-    return D, out
-
-
-def account_of_tokens(model: CountedModel, state: CountedState, tokens: Int[np.ndarray, " A"]):
-    """The same of several candidates: log-odds and nats [A, E], log p [A]."""
-    ahead = expect(model, state)[1]
-    entries, log_odds = divide(model, state.gates, ahead)
-    entries, log_odds = (values[1 - model.vocab_size :] for values in (entries, log_odds))
-    node, within = model.tree.node[tokens], model.tree.within[tokens]
-    signs = (2.0 * model.tree.bit[tokens] - 1) * within
-    a, of_path = log_odds[node], entries[node]  # [A, D], [A, D, E]
-    log_p = -np.sum(np.where(within, np.logaddexp(0, -signs * a), 0), axis=1)
-    nats = shares(a, signs) * within
-    return np.einsum("ad,ade->ae", signs, of_path), np.einsum("ad,ade->ae", nats, of_path), log_p
 
 
 class Attribution(NamedTuple):
@@ -184,16 +152,16 @@ def explain(
 
 def _of_counted(model: CountedModel, Y: np.ndarray, past: Past) -> Attribution:
     """The same of the contexts of a counted model; even odds stand last."""
-    model = model if past.starts is None else within_documents(model)
-    names, tokens = (*entry_names(model), "even odds"), [_furthest_back(part.context) for part in model.parts]
+    model = model if past.starts is None else model.within_documents()
+    names, tokens = (*model.names, "bias", "clipped", "even odds"), [_furthest_back(part.context) for part in model.parts]
     if Y.ndim == 1:
-        documents = np.flatnonzero(past.stream[:-1] == PAD)[1:] if model.history == "adaptive:document" else []
-        texts = np.split(past.stream[1:], np.asarray(documents, int))
-        parts = [account(model, begin(model), tokens).by_token(len(tokens)) for tokens in texts]
+        documents = np.flatnonzero(past.stream[:-1] == PAD)[1:]
+        texts = np.split(past.stream[1:], documents if model.history == "adaptive:document" else documents[:0])
+        parts = [account(model, begin(model), of_text).by_token(len(of_text)) for of_text in texts]
         logits, evidence, log_p = (np.concatenate(part)[past.places - 1] for part in zip(*parts, strict=True))
     else:
         states = states_at(model, past.stream, past.places)
-        parts = [account_of_tokens(model, state, some) for state, some in zip(states, Y, strict=True)]
+        parts = [account_of_candidates(model, *of).by_token(Y.shape[1]) for of in zip(states, Y, strict=True)]
         logits, evidence, log_p = (np.stack(part) for part in zip(*parts, strict=True))
     even = -np.log(2) * model.tree.length[Y][..., None]
     logits, evidence = np.concatenate([logits, 0 * even], axis=-1), np.concatenate([evidence, even], axis=-1)

@@ -25,10 +25,10 @@ from scipy.sparse import issparse
 from jexplicit.counts.pairs import Counts, SparseCounts, sparse_table
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.counted.contexts import Context
-from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.counted.reading import COUNTED, Combination, CombinationState
+from jexplicit.lm.counted.model import COUNTED, CountedModel
+from jexplicit.lm.evaluation import AnyModel, Combination, CombinationState
 from jexplicit.lm.layers import explicit_language_model
-from jexplicit.lm.model import AnyModel, LanguageModel, NetworkRows, SequenceRows, Sparse, State, TokenTables, is_token_model
+from jexplicit.lm.model import LanguageModel, NetworkRows, SequenceRows, Sparse, State, TokenTables, is_token_model
 from jexplicit.lm.ngram import BackOffChain, Children, bigram_model, unigram_model
 from jexplicit.runs.bounds import is_of
 from jexplicit.runs.files import file_inside, is_measured, local_path, parse_json, plain, read_config, read_rows, write_whole

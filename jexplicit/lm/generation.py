@@ -1,7 +1,4 @@
-"""The next token, and text sampled token by token, from any language model.
-
-The step of a model of contexts is compiled once for all texts; a counted model reads each text with a state.
-"""
+"""The next token, and text sampled token by token, from any language model."""
 
 import functools
 from collections.abc import Sequence
@@ -14,9 +11,8 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.contexts import PAD
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.counted.reading import Counted
-from jexplicit.lm.model import NO_TOKEN, AnyModel, LanguageModel, State, context_of
-from jexplicit.lm.reading import expect, init, predict, read
+from jexplicit.lm.evaluation import AnyModel, Counted, expect, init, predict, read
+from jexplicit.lm.model import NO_TOKEN, LanguageModel, State, context_of
 from jexplicit.runs.checks import check_key
 from jexplicit.runs.devices import check_threads
 
@@ -27,11 +23,8 @@ def next_token(
     """`log p(token | prompt)` of every token, in nats.
 
     Args:
-        prompt: [n] token ids of a document from its start; empty for its first token.
+        prompt: [n] token ids of a document from its start, of the model's; empty for its first token.
         first: restrict the first generated token to these ids, see `prompt_ids`; None: no restriction.
-
-    Raises:
-        ValueError: a token id that the model does not have.
 
     Example:
         >>> from jexplicit.lm.model import token_model
@@ -157,8 +150,8 @@ def generate_text(
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> tuple[Int[np.ndarray, " n"], np.ndarray | None]:
     """Token ids of a text to continue, and allowed next ids; None for all.
 
-    Subwords bring their space with them: behind a space that is a token of its own, as at the end of `the `, a model has seen
-    next to nothing. So that token is left out there, and the next one is one that begins with a space.
+    Subwords bring their space with them: behind a space as a token of its own, as at the end of `the `, a model has seen hardly
+    anything. That token is left out there, and the next one begins with a space.
     """
     ids = np.asarray(tokenizer.encode(prompt), np.int64)
     if tokenizer.kind in ("char", "word") or not prompt.endswith(" ") or not len(ids) or tokenizer.decode(ids[-1:]).strip():

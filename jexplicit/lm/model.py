@@ -8,7 +8,7 @@ A kind of rows has the fields of `LanguageModel` and `read(context, history)`, p
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,6 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.counts.tables import check_stream, windows
 from jexplicit.data.contexts import PAD, check_token_ids, contexts, pad_to, window_contexts
 from jexplicit.data.shards import Stream
-from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.counted.reading import Combination
 from jexplicit.runs.devices import AXIS, default_mesh, gather_over_processes, on_cpu, part_of_process, replicate
 
 HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context
@@ -313,12 +311,6 @@ class LanguageModel:
         if self.history and history is None:
             raise ValueError(f"a model that reads the last {self.history} tokens, and no history: pass one")
         return self.rows.read(context.astype(jnp.int32), history)
-
-
-if TYPE_CHECKING:
-    AnyModel = Any  # the fields of a LanguageModel are known to no checker
-else:
-    AnyModel = LanguageModel | CountedModel | Combination
 
 
 def token_model(tables: Sequence[Any], features: str, eos: bool) -> LanguageModel:

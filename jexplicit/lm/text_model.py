@@ -12,10 +12,10 @@ from jexplicit.data.contexts import PAD
 from jexplicit.data.inputs import input_head, is_compressed, is_input, is_pipe, refuse_other_formats
 from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
 from jexplicit.lm.attribution import Attribution, explain
-from jexplicit.lm.evaluation import evaluate, score
+from jexplicit.lm.evaluation import AnyModel, evaluate, score
 from jexplicit.lm.files import check_sizes, model_rows, read_model_file, row_model, save_model
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
-from jexplicit.lm.model import AnyModel, read_text
+from jexplicit.lm.model import read_text
 from jexplicit.lm.ngram import is_arpa, read_arpa, write_arpa
 from jexplicit.runs.checks import key_of_seed
 from jexplicit.runs.files import local_path, read_command

@@ -16,7 +16,7 @@ from jexplicit.counts.pairs import Counts, SparseCounts, count, count_sparse
 from jexplicit.data.contexts import PAD, check_stream, cut_documents, hold_out
 from jexplicit.data.shards import Stream
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.model import AnyModel
+from jexplicit.lm.evaluation import AnyModel
 from jexplicit.lm.names import Features, FitOptions
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.files import trim_heap
@@ -46,9 +46,9 @@ class FitResult(NamedTuple):
 class Watch(NamedTuple):
     """Who follows a fit, and where it can be resumed.
 
-    stage: context manager of a named stage, which gives `progress(done, total)`; jexplicit.runs.progress.stage for one. log:
-    called with the fields of an event. dev: [L] text that iterative methods report and stop by. checkpoints: folder for what a
-    killed fit resumes from. events: earlier events of a name, of the run that is resumed.
+    stage: context manager of a named stage, which gives `progress(done, total)`, such as jexplicit.runs.progress.stage. log:
+    called with the fields of an event. dev: [L] text that iterative methods report and stop by. checkpoints: folder to resume
+    from. events: earlier events of a name, of the run that is resumed.
     """
 
     stage: Callable[..., Any] = lambda name, unit="": contextlib.nullcontext(lambda done, total: None)
@@ -61,8 +61,8 @@ class Watch(NamedTuple):
 class TrainingText:
     """A text to fit on, with derived data that is made at first use.
 
-    stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`. mesh: devices to share the work; default, all accelerators, or one
-    CPU. counts, sparse_counts: C_1 .. C_K of the stream, if known. tokenizer: that made the stream; for context mixing.
+    stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`. mesh: default, all accelerators, or one CPU. counts, sparse_counts:
+    C_1 .. C_K of the stream, if known. tokenizer: that made the stream; for context mixing.
 
     >>> text = TrainingText(np.array([0, 1, 2, 1, 0]), 3)
     >>> text.counts(1)[0].tolist()

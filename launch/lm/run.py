@@ -32,10 +32,11 @@ from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenize
 from jexplicit.lm import evaluation
 from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, contexts_name, contexts_radius, fit_bytes
+from jexplicit.lm.evaluation import AnyModel
 from jexplicit.lm.files import FROM_COUNTS, load_counts, model_name, model_rows, save_counts, save_run_model
 from jexplicit.lm.fit import ONE_DEVICE, OPTIONS, ORDER, choose_tables, fit_model
 from jexplicit.lm.layers import target_counts, with_targets
-from jexplicit.lm.model import AnyModel, LanguageModel, is_token_model, sampled_positions
+from jexplicit.lm.model import LanguageModel, is_token_model, sampled_positions
 from jexplicit.lm.names import Features, FitOptions, label
 from jexplicit.lm.text_model import load_row
 from jexplicit.lm.training import kkt_residual

@@ -20,12 +20,11 @@ from jexplicit.data.contexts import PAD, contexts
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.evaluation import evaluate, log_distributions, score
+from jexplicit.lm.evaluation import evaluate, init, log_distributions, read, score
 from jexplicit.lm.files import save_run_model
 from jexplicit.lm.fit import METHODS, fit_model
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.model import LanguageModel, histories, network_model, read_text
-from jexplicit.lm.reading import init, read
 from jexplicit.lm.text_model import TextModel, load_model
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
