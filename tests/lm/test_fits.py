@@ -6,6 +6,7 @@ logarithm of sums of at most 300 numbers in float64, 1e-11; a mean loss may rise
 """
 
 import functools
+import inspect
 from typing import Any
 
 import jax
@@ -116,7 +117,7 @@ def test_an_accelerator_s_gradient_is_that_of_a_cpu(monkeypatch):
     ours = by_hand(tables, X, Y, "cat", devices=8)
     monkeypatch.setattr(training, "_block_elsewhere", 100)  # of 128 contexts and more: two blocks, the last one filled
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *operands, default, **_: default(*operands))
-    anew = jax.jit(functools.partial(loss_and_gradient.__wrapped__), static_argnames=("features", "mesh"))
+    anew = jax.jit(functools.partial(inspect.unwrap(loss_and_gradient)), static_argnames=("features", "mesh"))
     theirs = by_hand(tables, X, Y, "cat", devices=8, program=anew)
     np.testing.assert_allclose(theirs[0], ours[0], rtol=1e-12)
     np.testing.assert_array_equal(theirs[1], ours[1])
