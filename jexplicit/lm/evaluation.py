@@ -159,11 +159,12 @@ def states_at(model: AnyModel, stream: Integer[np.ndarray, " L"], places: Int[np
 
 def _check_state(model: AnyModel, state: Any) -> State | CountedState:
     """The state, or its counted part; that of another model is refused."""
-    if not isinstance(model, Counted):
+    start: Any = init(model)
+    if isinstance(start, State):
         if not isinstance(state, State):
             raise ValueError("a state of a counted model: read the text with this model")
         return state
-    if type(state) is type(start := init(model)):
+    if type(state) is type(start):
         own, first = (s.own if isinstance(s, CombinationState) else s for s in (state, start))
         if (len(own.base), own.model) == (len(first.base), first.model):
             return own
@@ -276,7 +277,7 @@ def score(
         pads = np.flatnonzero(stream == PAD)
         return np.concatenate([score(model, stream[a : b + 1]) for a, b in itertools.pairwise(pads)])
     if isinstance(model, Counted):
-        model = model.within_documents() if separate else model
+        model = model.within_documents() if separate and isinstance(model, CountedModel) else model
         return read(model, init(model), stream[1:], progress=progress)[0][predicted_places(stream, model.eos) - 1]
     text = read_text(stream, model.radius, eos=model.eos)
     past = text.past.within_documents() if separate else text.past
