@@ -94,15 +94,14 @@ def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np
 
 
 class Attribution(NamedTuple):
-    """The part of each row in the predictions of tokens or candidates.
+    """The part of each row in the predictions of tokens or candidates, in nats.
 
-    names: of the rows, such as "offset 2". tokens: the token of the context that each row speaks for, 1 for the nearest;
-    HISTORY, None. logits: [M, ..., G] what each row adds to the token's logit, nats; their sum is the logit. evidence: [M, ...,
-    G] the same less its mean under the model's prediction: how much the row speaks for this token. log_probability: nats.
+    logits add up to the token's logit. evidence: the same less its mean under the model's prediction, how much a row speaks for
+    this token.
     """
 
-    names: tuple[str, ...]
-    tokens: tuple[int | None, ...]
+    names: tuple[str, ...]  # of the rows, such as "offset 2"
+    tokens: tuple[int | None, ...]  # of the context that each row speaks for, 1 for the nearest; HISTORY; None
     logits: Float[np.ndarray, "M *A G"]
     evidence: Float[np.ndarray, "M *A G"]
     log_probability: Float[np.ndarray, "M *A"]

@@ -92,11 +92,8 @@ def read(
     """`log p` of each next token given all before, and the state after them.
 
     Args:
-        state: of `init` or of `read`.
+        state: of `init` or of `read`, of this model.
         tokens: [n] ids; `<pad>` ends a document and begins the next. It has log p 0 where the model does not predict it.
-
-    Raises:
-        ValueError: a token id that the model does not have, or a state of another model.
 
     Example:
         >>> from jexplicit.lm.core.model import token_model

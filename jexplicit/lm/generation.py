@@ -67,8 +67,7 @@ def generate(
         [length] token ids, or [prompts, length].
 
     Raises:
-        ValueError: not a JAX random key, a temperature < 0 or infinite, top_k < 1, top_p outside (0, 1], length < 1, an unknown
-            token id, every token banned.
+        ValueError: a number out of its range, an unknown token id, every token banned.
         RuntimeError: a process that was forked after JAX had started.
 
     Example:
@@ -118,9 +117,7 @@ def generate_text(
         prompt: text to continue, empty for the start of a document; or a list of such texts.
         options: temperature, top_k, top_p of `generate`.
 
-    Returns:
-        the continuation, without the prompt; or a list of them. Prompt and continuation together are the text; a space at the
-        end of the prompt stands once, see `prompt_ids`.
+    Prompt and continuation together are the text; a space at the end of the prompt stands once, see `prompt_ids`.
 
     Example:
         >>> from jexplicit.lm.fits.fit import fit

@@ -37,17 +37,16 @@ def mix(a: UInt64[np.ndarray, "*n"] | np.uint64, b: UInt64[np.ndarray, "*n"] | n
 
 
 class Spelling(NamedTuple):
-    """Properties of tokens for columns, [N] each.
+    """Properties of tokens for columns.
 
-    begins: whether a word begins, as at `▁the`, and at all outside words. folded: a number that upper and lower case share.
     kind: 1 a piece of a word (letters and apostrophes, subwords with one), 2 one with a capital, 3 white space, 4 the end of a
-    line, 5 the end of a sentence, 6 all else. classes: for each size, the class of each token.
+    line, 5 the end of a sentence, 6 all else.
     """
 
-    begins: Bool[np.ndarray, " N"]
-    folded: Int[np.ndarray, " N"]
+    begins: Bool[np.ndarray, " N"]  # a word, as at `▁the`; and all outside words
+    folded: Int[np.ndarray, " N"]  # a number that upper and lower case share
     kind: UInt8[np.ndarray, " N"]
-    classes: dict[int, Int[np.ndarray, " N"]]
+    classes: dict[int, Int[np.ndarray, " N"]]  # of each size
 
     inside = property(lambda self: (self.kind == 1) | (self.kind == 2))  # tokens that belong to a word
     line = property(lambda self: self.kind == 4)  # tokens that end a line, and <pad>
@@ -314,14 +313,11 @@ COLUMNS: dict[str, Callable[[Text], Column]] = {
 
 
 class Tree(NamedTuple):
-    """The paths of N tokens through N - 1 nodes; 0 is the root.
+    """The paths of N tokens through N - 1 nodes; 0 is the root."""
 
-    node: [N, D] from the root on, 0 after the end of a path. bit: which way it goes at each. length: [N] decisions of a path.
-    """
-
-    node: Int[np.ndarray, "N D"]
-    bit: Int[np.ndarray, "N D"]
-    length: Int[np.ndarray, " N"]
+    node: Int[np.ndarray, "N D"]  # from the root on, 0 after the end of a path
+    bit: Int[np.ndarray, "N D"]  # which way it goes at each
+    length: Int[np.ndarray, " N"]  # decisions of a path
 
     @property
     def within(self) -> Bool[np.ndarray, "N D"]:
