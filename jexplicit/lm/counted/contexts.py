@@ -367,8 +367,7 @@ def grow(ids: Integer[np.ndarray, " L"], N: int, sizes: Iterable[int] = ()) -> t
         tree = agglomerate(np.bincount(ids[2:] * width + column, minlength=N * width).reshape(N, width).astype(float))
         return tree, {size: tree.classes(size, counts) for size in sizes}
     C = csr_array((np.ones(len(ids) - 1, np.int64), (ids[1:], ids[:-1])), shape=(N, N))
-    x = singular_vectors([C, C.T.tocsr()], _rank)  # from the tokens before, and after
-    x = x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6)
+    x = word_vectors([C, C.T.tocsr()], _rank)  # from the tokens before, and after
     tree, occurs = bisect(x, counts), np.flatnonzero(counts)
     if len(ids) < _short:
         return tree, {size: tree.classes(size, counts) for size in sizes}
@@ -410,8 +409,8 @@ def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
     return as_tree(children, 2 * N - 2, N)
 
 
-def singular_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray, "N R"]:
-    """Word vectors from counts of pairs, side by side (Levy and Goldberg 2014).
+def word_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray, "N R"]:
+    """Unit word vectors from counts of pairs, side by side (Levy and Goldberg 2014).
 
     Leading singular vectors of positive pointwise mutual information `log(n_ij / (n_i q_j))`, with q the distribution of the
     second tokens to the power .75, scaled by root singular values.
@@ -425,7 +424,8 @@ def singular_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray,
         positive = csr_array((information[kept], (C.row[kept], C.col[kept])), shape=(N, N))
         u, s, _ = svds(positive, k=min(rank, N - 2), v0=np.ones(N) / np.sqrt(N))
         found.append(u * np.sqrt(np.maximum(s, 0)))
-    return np.concatenate(found, axis=1)
+    x = np.concatenate(found, axis=1)
+    return x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6)
 
 
 def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], least: float = 0.2) -> Tree:

@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 from scipy.special import expit
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.counted.contexts import Decisions, Text, Tree, mix, singular_vectors
+from jexplicit.lm.counted.contexts import Decisions, Text, Tree, mix, word_vectors
 from jexplicit.runs.devices import check_threads
 
 KINDS = 3  # of evidence
@@ -652,8 +652,8 @@ def solve_layer(
         there = (np.arange(len(ids) - k) > text.begin[k:]) & (ids[k:] != PAD) & (ids[:-k] != PAD)
         i, j = ids[k:][there], ids[:-k][there]
         pairs = pairs + csr_array((np.ones(len(i), np.int64), (i, j)), shape=(N, N))
-    found = singular_vectors([C, C.T.tocsr()], _rank), singular_vectors([(pairs + pairs.T).tocsr()], _topic_rank)
-    near, far = ((x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6)).astype(np.float32) for x in found)
+    found = ([C, C.T.tocsr()], _rank), ([(pairs + pairs.T).tocsr()], _topic_rank)
+    near, far = (word_vectors(*of).astype(np.float32) for of in found)
     near[PAD] = far[PAD] = 0
     vectors = Described(near, _offsets, ()), Described(far, (), _windows)
     theta, x, block = layer_rows(vectors, text, d, base, tree), np.zeros(len(at), np.float32), d.block[at]

@@ -273,6 +273,7 @@ def fit_counted(
         ValueError: a stream without documents, a token id outside the vocabulary, an unknown history or gate, no context,
             stages below 1 or more than contexts.
     """
+    log = log or (lambda **event: None)
     check_stream(ids)
     check_token_ids(ids, N)
     window_of(history)
@@ -323,8 +324,7 @@ def fit_counted(
             gate = directions(X[:F, fit], y[fit], log_odds[fit], sets[fit], M, in_all, _size, ridge, halves)
             log_odds, gate = read_gate(gate, X[:F], log_odds, sets, y, learned)
             fitted.append((names, gate))
-            if log:
-                log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()))
+            log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()))
         base[mixed] = log_odds
 
     for k, context in enumerate(chain):
@@ -333,8 +333,7 @@ def fit_counted(
         sample[at], X[at] = past.x[:, some], past.x
         parts.append(Part(context, past.step, past.table, past.cells))
         known += context.of_last & past.known
-        if log:
-            log(context=str(context))
+        log(context=str(context))
         if W < B:  # memory is short
             text.made.clear()
             trim_heap()
@@ -346,8 +345,7 @@ def fit_counted(
         step = newton(sample[-2:-1].T, y[some], np.ones(1), _ridge, base[mixed[some]])
         solved = solved._replace(step=float(step[0]))
         base[mixed] = np.clip(base[mixed] + solved.step * x, -MOST, MOST)
-        if log:
-            log(context="word vectors")
+        log(context="word vectors")
     mix(F)
     weights = np.concatenate([*(part.step for part in parts), [solved.step] if solved else [], [0]]).astype(np.float32)
     return CountedModel(tree, tuple(parts), weights, tuple(fitted), text.spelling, history, eos, frozen, least, solved)
@@ -484,12 +482,10 @@ def read_decisions(
     for piece in np.split(tokens, cuts):
         first, ids = len(state.tokens), np.concatenate([state.tokens, piece])
         new = decisions(ids, model.tree, predicted_places(ids, model.eos, first))
-        if len(new.bit):
-            ahead = look_ahead(model, state, ids, new, learn=True)
+        ahead = look_ahead(model, state, ids, new, learn=True) if len(new.bit) else None
+        if ahead:
             log_odds.append(ahead.log_odds[len(ahead.log_odds) - len(new.bit) :])
-            state = _after(model, state, ahead, ids)
-        else:
-            state = _after(model, state, None, ids)
+        state = _after(model, state, ahead, ids)
         found.append(new._replace(place=new.place - np.int32(first - done)))
         done += len(piece)
         if progress:

@@ -143,7 +143,7 @@ def test_trees_have_a_path_for_every_token_and_those_of_the_same_places_share_th
     pairs = csr_array((np.ones(2999, int), (ids[1:], ids[:-1])), shape=(14, 14))
     for tree in (
         grow(ids, 14)[0],
-        contexts.bisect(contexts.singular_vectors([pairs, pairs.T.tocsr()], 3), np.bincount(ids, minlength=14)),
+        contexts.bisect(contexts.word_vectors([pairs, pairs.T.tocsr()], 3), np.bincount(ids, minlength=14)),
         contexts.bisect(np.zeros((14, 3)), np.ones(14, int)),  # vectors that say nothing
         contexts.agglomerate(rng.random((14, 5))),
     ):
