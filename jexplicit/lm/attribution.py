@@ -31,8 +31,10 @@ class Account(NamedTuple):
     def by_token(self, n: int) -> list[np.ndarray]:
         """Log-odds and nats [n, E] of n coming tokens, and log p."""
         d, signs, found = self.decisions, 2.0 * self.decisions.bit - 1, []
-        weights = signs, shares(self.log_odds, signs)
-        for part in (*(self.entries * w[:, None] for w in weights), log_likelihoods(d.bit, self.log_odds)):
+        near = np.abs(self.log_odds) < 1e-6
+        a = np.where(near, 1.0, self.log_odds)
+        share = np.where(near, signs / 2, (np.log(2) - np.logaddexp(0, -signs * a)) / a)  # (log sigma(+-a) + log 2) / a
+        for part in (*(self.entries * w[:, None] for w in (signs, share)), log_likelihoods(d.bit, self.log_odds)):
             found.append(np.zeros((n, *part.shape[1:])))
             np.add.at(found[-1], d.place, part)
         return found
@@ -44,13 +46,6 @@ def _furthest_back(context: Context) -> int | None:
         return HISTORY
     tokens = [column for column in context.columns if isinstance(column, int)]
     return max(tokens, default=None) if len(tokens) == len(context.columns) else None
-
-
-def shares(log_odds: Float[np.ndarray, "*B"], signs: Float[np.ndarray, "*B"]) -> Float[np.ndarray, "*B"]:
-    """`(log sigma(s a) + log 2) / a`."""
-    near = np.abs(log_odds) < 1e-6
-    a = np.where(near, 1.0, log_odds)
-    return np.where(near, signs / 2, (np.log(2) - np.logaddexp(0, -signs * a)) / a)
 
 
 def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " n"]) -> Account:
@@ -98,15 +93,14 @@ def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np
 
 
 class Attribution(NamedTuple):
-    """The part of each row in the predictions of tokens or candidates.
+    """The part of each row in the predictions of tokens or candidates, in nats.
 
-    names: of the rows, such as "offset 2". tokens: the token of the context that each row speaks for, 1 for the nearest;
-    HISTORY, None. logits: [M, ..., G] what each row adds to the token's logit, nats; their sum is the logit. evidence: [M, ...,
-    G] the same less its mean under the model's prediction: how much the row speaks for this token. log_probability: nats.
+    logits add up to the token's logit. evidence: the same less its mean under the model's prediction, how much a row speaks for
+    this token.
     """
 
-    names: tuple[str, ...]
-    tokens: tuple[int | None, ...]
+    names: tuple[str, ...]  # of the rows, such as "offset 2"
+    tokens: tuple[int | None, ...]  # of the context that each row speaks for, 1 for the nearest; HISTORY; None
     logits: Float[np.ndarray, "M *A G"]
     evidence: Float[np.ndarray, "M *A G"]
     log_probability: Float[np.ndarray, "M *A"]

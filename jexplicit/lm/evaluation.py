@@ -92,11 +92,8 @@ def read(
     """`log p` of each next token given all before, and the state after them.
 
     Args:
-        state: of `init` or of `read`.
+        state: of `init` or of `read`, of this model.
         tokens: [n] ids; `<pad>` ends a document and begins the next. It has log p 0 where the model does not predict it.
-
-    Raises:
-        ValueError: a token id that the model does not have, or a state of another model.
 
     Example:
         >>> from jexplicit.lm.model import token_model
@@ -106,10 +103,7 @@ def read(
         >>> np.exp(log_p).round(2).tolist(), state.tokens.tolist()
         ([0.25, 0.25], [0, 1, 2])
     """
-    new = np.asarray(tokens).reshape(-1)
-    if new.size and new.dtype.kind not in "iu":
-        raise ValueError(f"tokens of {new.dtype}: give token ids, which are integers")
-    known, new = _check_state(model, state), _check_ids(model, new).astype(np.int32)
+    known, new = _check_state(model, state), check_ids(model, tokens).reshape(-1).astype(np.int32)
     if isinstance(known, CountedState):
         one = model.model if isinstance(model, Combination) else model
         d, a, after = read_decisions(one, known, new, progress)
@@ -159,11 +153,12 @@ def states_at(model: AnyModel, stream: Integer[np.ndarray, " L"], places: Int[np
 
 def _check_state(model: AnyModel, state: Any) -> State | CountedState:
     """The state, or its counted part; that of another model is refused."""
-    if not isinstance(model, Counted):
+    start: Any = init(model)
+    if isinstance(start, State):
         if not isinstance(state, State):
             raise ValueError("a state of a counted model: read the text with this model")
         return state
-    if type(state) is type(start := init(model)):
+    if type(state) is type(start):
         own, first = (s.own if isinstance(s, CombinationState) else s for s in (state, start))
         if (len(own.base), own.model) == (len(first.base), first.model):
             return own
@@ -218,11 +213,11 @@ def evaluate(
     Source: paper, Eq. 1; perplexity is `exp(L / M)`, Sec. 4.
     """
     check_stream(stream)
-    _check_ids(model, stream[:1])
+    check_ids(model, stream[:1])
     if sample is not None and (sample < 1 or sample % 1):
         raise ValueError(f"a sample of {sample} positions: draw a whole number of at least 1, or None for all")
     if isinstance(model, Counted):
-        ids = _check_ids(model, np.asarray(stream[:], np.int32))
+        ids = check_ids(model, np.asarray(stream[:], np.int32))
         places = predicted_places(ids, model.eos)
         if sample is not None and sample < len(places) and isinstance(model, CountedModel) and model.history == "none":
             drawn, log_p = places[draw_sample(len(places), sample, seed)], np.zeros(len(ids))
@@ -271,12 +266,12 @@ def score(
         [0.25, 0.25]
     """
     check_stream(stream)
-    _check_ids(model, stream)
+    check_ids(model, stream)
     if isinstance(model, Combination) and separate:
         pads = np.flatnonzero(stream == PAD)
         return np.concatenate([score(model, stream[a : b + 1]) for a, b in itertools.pairwise(pads)])
     if isinstance(model, Counted):
-        model = model.within_documents() if separate else model
+        model = model.within_documents() if separate and isinstance(model, CountedModel) else model
         return read(model, init(model), stream[1:], progress=progress)[0][predicted_places(stream, model.eos) - 1]
     text = read_text(stream, model.radius, eos=model.eos)
     past = text.past.within_documents() if separate else text.past
@@ -339,15 +334,17 @@ def check_positions(model: LanguageModel, X: np.ndarray, Y: np.ndarray) -> None:
             f"contexts of shape {X.shape} for {len(Y)} targets and a model of radius {model.radius}: "
             f"pass [{len(Y)}, {model.radius}], the nearest token first (jexplicit.contexts(stream, {model.radius}))"
         )
-    for ids in (X, Y) if len(Y) else ():
-        if ids.dtype.kind not in "iu":
-            raise ValueError(f"token ids of {ids.dtype}: pass integers")
-        _check_ids(model, ids)
+    for ids in (X, Y):
+        check_ids(model, ids)
 
 
-def _check_ids(model: AnyModel, ids: np.ndarray) -> np.ndarray:
+def check_ids(model: AnyModel, ids: Any) -> np.ndarray:
+    """Token ids as an array; others than the model's are refused."""
+    ids = np.asarray(ids)
     if not hasattr(model, "vocab_size"):
         raise ValueError(f"a {type(model).__name__} instead of a model: pass the `model` of a TextModel")
+    if ids.size and ids.dtype.kind not in "iu":
+        raise ValueError(f"token ids of {ids.dtype}: pass integers (of a text: TextModel, generate_text)")
     check_token_ids(ids, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
     return ids
 
@@ -401,7 +398,7 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
     if other.vocab_size != model.vocab_size:
         raise ValueError(f"a model of {other.vocab_size} tokens with one of {model.vocab_size}: they need the same tokenizer")
     check_stream(stream)
-    stream = _check_ids(model, stream).astype(np.int32)
+    stream = check_ids(model, stream).astype(np.int32)
     d, a, _ = read_decisions(model, begin(model), stream[1:])
     if not len(a):
         raise ValueError("no token in the text that weights are fitted on: give some text")

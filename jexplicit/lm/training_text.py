@@ -46,16 +46,14 @@ class FitResult(NamedTuple):
 class Watch(NamedTuple):
     """Who follows a fit, and where it can be resumed.
 
-    stage: context manager of a named stage, which gives `progress(done, total)`, such as jexplicit.runs.progress.stage. log:
-    called with the fields of an event. dev: [L] text that iterative methods report and stop by. checkpoints: folder to resume
-    from. events: earlier events of a name, of the run that is resumed.
+    stage: context manager of a named stage, which gives `progress(done, total)`, such as jexplicit.runs.progress.stage.
     """
 
     stage: Callable[..., Any] = lambda name, unit="": contextlib.nullcontext(lambda done, total: None)
     log: Callable[..., None] = lambda **event: None
-    dev: Stream | None = None
-    checkpoints: Path | None = None
-    events: Callable[[str], list[dict[str, Any]]] = lambda name: []
+    dev: Stream | None = None  # text that iterative methods report and stop by
+    checkpoints: Path | None = None  # folder to resume from
+    events: Callable[[str], list[dict[str, Any]]] = lambda name: []  # of a name, of the run that is resumed
 
 
 class TrainingText:

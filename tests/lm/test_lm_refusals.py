@@ -54,7 +54,6 @@ def given() -> SimpleNamespace:
 
 WRONG = (("temperature", -0.5), ("top-k", 0), ("top-p", 1.5), ("length", 0.5))
 NO_POSITION = "no position to predict"
-HAS_N = f"the model has {N} tokens"
 NOT_THIS_TOKEN = f"token id {N} and a model of {N}: use the model's own tokenizer"
 OTHER_COUNTS = "pass the counts of this stream, or none"
 OF_TWO = r"contexts of shape .* and a model of radius 2: pass \[.*, 2\]"
@@ -75,13 +74,13 @@ CASES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda g: evaluate(g.unigram, PADS), NO_POSITION),
     (lambda g: score(g.two, np.array([1, 2, 3])), "encode_documents"),
     (lambda g: evaluate(g.one, stream_of([[5, 1, 2], [3, 1, 1, 4]]), counts=g.counts), OTHER_COUNTS),
-    (lambda g: next_token(g.spread, np.array([N])), f"token ids {N} .. {N}: {HAS_N}"),
+    (lambda g: next_token(g.spread, np.array([N])), NOT_THIS_TOKEN),
     (lambda g: score_documents(g.two, g.tokenizer, ["the cat", "  "]), r"document 1, '  ', has no token"),
     # generation
     *((generated(**{name.replace("-", "_"): value}), f"{name} {value}") for name, value in WRONG),
-    (generated([np.array([1]), np.array([2, N])]), f"ids 2 .. {N}: {HAS_N}"),
+    (generated([np.array([1]), np.array([2, N])]), NOT_THIS_TOKEN),
     (generated([]), r"no prompts: give at least one, \[\[\]\] for the start of a document"),
-    (generated(banned=(1, N)), f"banned.*{N}.*{HAS_N}"),
+    (generated(banned=(1, N)), NOT_THIS_TOKEN),
     (generated(banned=tuple(range(N))), "every token is banned"),
     # explicit solutions, and rows of contexts
     (lambda g: explicit_language_model(g.counts, features="cat", radius=0), f"radius 0 {OF_THREE}"),

@@ -37,17 +37,16 @@ def mix(a: UInt64[np.ndarray, "*n"] | np.uint64, b: UInt64[np.ndarray, "*n"] | n
 
 
 class Spelling(NamedTuple):
-    """Properties of tokens for columns, [N] each.
+    """Properties of tokens for columns.
 
-    begins: whether a word begins, as at `▁the`, and at all outside words. folded: a number that upper and lower case share.
     kind: 1 a piece of a word (letters and apostrophes, subwords with one), 2 one with a capital, 3 white space, 4 the end of a
-    line, 5 the end of a sentence, 6 all else. classes: for each size, the class of each token.
+    line, 5 the end of a sentence, 6 all else.
     """
 
-    begins: Bool[np.ndarray, " N"]
-    folded: Int[np.ndarray, " N"]
+    begins: Bool[np.ndarray, " N"]  # a word, as at `▁the`; and all outside words
+    folded: Int[np.ndarray, " N"]  # a number that upper and lower case share
     kind: UInt8[np.ndarray, " N"]
-    classes: dict[int, Int[np.ndarray, " N"]]
+    classes: dict[int, Int[np.ndarray, " N"]]  # of each size
 
     inside = property(lambda self: (self.kind == 1) | (self.kind == 2))  # tokens that belong to a word
     line = property(lambda self: self.kind == 4)  # tokens that end a line, and <pad>
@@ -314,14 +313,11 @@ COLUMNS: dict[str, Callable[[Text], Column]] = {
 
 
 class Tree(NamedTuple):
-    """The paths of N tokens through N - 1 nodes; 0 is the root.
+    """The paths of N tokens through N - 1 nodes; 0 is the root."""
 
-    node: [N, D] from the root on, 0 after the end of a path. bit: which way it goes at each. length: [N] decisions of a path.
-    """
-
-    node: Int[np.ndarray, "N D"]
-    bit: Int[np.ndarray, "N D"]
-    length: Int[np.ndarray, " N"]
+    node: Int[np.ndarray, "N D"]  # from the root on, 0 after the end of a path
+    bit: Int[np.ndarray, "N D"]  # which way it goes at each
+    length: Int[np.ndarray, " N"]  # decisions of a path
 
     @property
     def within(self) -> Bool[np.ndarray, "N D"]:
@@ -371,8 +367,7 @@ def grow(ids: Integer[np.ndarray, " L"], N: int, sizes: Iterable[int] = ()) -> t
         tree = agglomerate(np.bincount(ids[2:] * width + column, minlength=N * width).reshape(N, width).astype(float))
         return tree, {size: tree.classes(size, counts) for size in sizes}
     C = csr_array((np.ones(len(ids) - 1, np.int64), (ids[1:], ids[:-1])), shape=(N, N))
-    x = singular_vectors([C, C.T.tocsr()], _rank)  # from the tokens before, and after
-    x = x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6)
+    x = word_vectors([C, C.T.tocsr()], _rank)  # from the tokens before, and after
     tree, occurs = bisect(x, counts), np.flatnonzero(counts)
     if len(ids) < _short:
         return tree, {size: tree.classes(size, counts) for size in sizes}
@@ -414,8 +409,8 @@ def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
     return as_tree(children, 2 * N - 2, N)
 
 
-def singular_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray, "N R"]:
-    """Word vectors from counts of pairs, side by side (Levy and Goldberg 2014).
+def word_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray, "N R"]:
+    """Unit word vectors from counts of pairs, side by side (Levy and Goldberg 2014).
 
     Leading singular vectors of positive pointwise mutual information `log(n_ij / (n_i q_j))`, with q the distribution of the
     second tokens to the power .75, scaled by root singular values.
@@ -429,7 +424,8 @@ def singular_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray,
         positive = csr_array((information[kept], (C.row[kept], C.col[kept])), shape=(N, N))
         u, s, _ = svds(positive, k=min(rank, N - 2), v0=np.ones(N) / np.sqrt(N))
         found.append(u * np.sqrt(np.maximum(s, 0)))
-    return np.concatenate(found, axis=1)
+    x = np.concatenate(found, axis=1)
+    return x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6)
 
 
 def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], least: float = 0.2) -> Tree:

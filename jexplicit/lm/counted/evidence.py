@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 from scipy.special import expit
 
 from jexplicit.data.contexts import PAD
-from jexplicit.lm.counted.contexts import Decisions, Text, Tree, mix, singular_vectors
+from jexplicit.lm.counted.contexts import Decisions, Text, Tree, mix, word_vectors
 from jexplicit.runs.devices import check_threads
 
 KINDS = 3  # of evidence
@@ -63,18 +63,14 @@ _decisions = 1 << 14  # at once
 
 
 class Statistics(NamedTuple):
-    """Sufficient statistics of cells, which add up.
+    """Sufficient statistics of cells, which add up."""
 
-    n, ones: decisions, and ones among them. last: the last decision, and two times the one before; 0 where there is none. r, v:
-    sums of y - p and of p (1 - p); recent_r, recent_v: with weights that fade.
-    """
-
-    n: np.ndarray
-    ones: np.ndarray
-    last: np.ndarray
-    r: np.ndarray
-    v: np.ndarray
-    recent_r: np.ndarray
+    n: np.ndarray  # decisions
+    ones: np.ndarray  # among them
+    last: np.ndarray  # the last decision, and two times the one before; 0 where there is none
+    r: np.ndarray  # sum of y - p
+    v: np.ndarray  # sum of p (1 - p)
+    recent_r: np.ndarray  # with weights that fade
     recent_v: np.ndarray
 
     def then(self, after: "Statistics") -> "Statistics":
@@ -86,37 +82,28 @@ class Statistics(NamedTuple):
 
 
 class View(NamedTuple):
-    """The part of a text that a context sees.
+    """The part of a text that a context sees."""
 
-    training: the blocks before the place's own; of a text that is read after the training text, this. since: [L] and its own
-    block from this place on; None for none of it. whole: all before a place.
-    """
-
-    training: bool = True
-    since: Int[np.ndarray, " L"] | None = None
-    whole: bool = False
+    training: bool = True  # the blocks before the place's own; in a text that is read later, the training text
+    since: Int[np.ndarray, " L"] | None = None  # and the place's own block from this place on
+    whole: bool = False  # all before a place
 
 
 class Sorted(NamedTuple):
-    """Decisions in the order of (cell, time), with cumulative sums from 0.
-
-    cell, time, y, b: [n] numbers of cell and decision, the decision, its base. start: [n] where the cell begins in this order.
-    last: [n + 1] the decision before, and two times the one before that, of whatever cell. views: intervals [begin, end) that
-    are seen before each decision; without an end, up to itself.
-    """
+    """Decisions in the order of (cell, time), with cumulative sums from 0."""
 
     cell: UInt64[np.ndarray, " n"]
-    time: Int[np.ndarray, " n"]
+    time: Int[np.ndarray, " n"]  # the number of the decision
     y: Int[np.ndarray, " n"]
-    b: Float32[np.ndarray, " n"]
-    start: Int[np.ndarray, " n"]
-    last: Int[np.ndarray, " n1"]
+    b: Float32[np.ndarray, " n"]  # its base
+    start: Int[np.ndarray, " n"]  # where the cell begins
+    last: Int[np.ndarray, " n1"]  # the decision before, and two times the one before that, of whatever cell
     ones: Int[np.ndarray, " n1"]
     r: Float[np.ndarray, " n1"]
     v: Float[np.ndarray, " n1"]
     recent_r: Float32[np.ndarray, " n1"]
     recent_v: Float32[np.ndarray, " n1"]
-    views: list[tuple[np.ndarray, np.ndarray | None]]
+    views: list[tuple[np.ndarray, np.ndarray | None]]  # intervals [begin, end) before each decision; None: up to itself
 
     def seen(self, *intervals: tuple[np.ndarray, np.ndarray | slice], sums: bool = True) -> Statistics:
         """Statistics of intervals [begin, end); without sums, r and later are 0."""
@@ -238,15 +225,11 @@ def evidence(seen: Statistics, b: Float32[np.ndarray, " n"], tables: np.ndarray,
 
 
 class Cells(NamedTuple):
-    """All cells of a context at the end of a text, sorted.
+    """All cells of a context at the end of a text, sorted."""
 
-    low: [U] the lower 32 bits of their numbers. first: [9] where those with 0, 1, ... 7 in the bits above begin, and U.
-    seen: [U] what they have seen, in the smallest integers that hold it, and sums in half precision where it holds them.
-    """
-
-    low: UInt32[np.ndarray, " U"]
-    first: Int[np.ndarray, " 9"]
-    seen: Statistics
+    low: UInt32[np.ndarray, " U"]  # the lower 32 bits of their numbers
+    first: Int[np.ndarray, " 9"]  # where numbers with 0, 1, ... 7 in the bits above begin, and U
+    seen: Statistics  # in the smallest integers that hold them, and half precision where it holds them
 
     def find(self, cell: UInt64[np.ndarray, " n"]) -> Statistics:
         """What some cells have seen."""
@@ -413,16 +396,12 @@ def join(cell: Sequence[UInt64[np.ndarray, " _"]], seen: Sequence[Statistics]) -
 
 
 class Gate(NamedTuple):
-    """Sets of decisions that add `D_s . clip(U' x, +-8)` to the log-odds.
+    """Sets s of decisions that add `D_s . clip(U' x, +-8)` to the log-odds."""
 
-    U: [F, K] directions of the first F numbers of evidence. ridge: [K] on weights of a direction. D, H: [S, K] weights, and the
-    sum of p (1 - p) z^2 of each, its curvature.
-    """
-
-    U: Float32[np.ndarray, "F K"]
+    U: Float32[np.ndarray, "F K"]  # directions of the first F numbers of evidence
     ridge: Float32[np.ndarray, " K"]
-    D: Float32[np.ndarray, "S K"]
-    H: Float32[np.ndarray, "S K"]
+    D: Float32[np.ndarray, "S K"]  # weights
+    H: Float32[np.ndarray, "S K"]  # sums of p (1 - p) z^2, their curvature
 
 
 def newton(X: Float[np.ndarray, "B F"], y: np.ndarray, start: np.ndarray, ridge: float, offset: np.ndarray | float = 0.0):
@@ -673,8 +652,8 @@ def solve_layer(
         there = (np.arange(len(ids) - k) > text.begin[k:]) & (ids[k:] != PAD) & (ids[:-k] != PAD)
         i, j = ids[k:][there], ids[:-k][there]
         pairs = pairs + csr_array((np.ones(len(i), np.int64), (i, j)), shape=(N, N))
-    found = singular_vectors([C, C.T.tocsr()], _rank), singular_vectors([(pairs + pairs.T).tocsr()], _topic_rank)
-    near, far = ((x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6)).astype(np.float32) for x in found)
+    found = ([C, C.T.tocsr()], _rank), ([(pairs + pairs.T).tocsr()], _topic_rank)
+    near, far = (word_vectors(*of).astype(np.float32) for of in found)
     near[PAD] = far[PAD] = 0
     vectors = Described(near, _offsets, ()), Described(far, (), _windows)
     theta, x, block = layer_rows(vectors, text, d, base, tree), np.zeros(len(at), np.float32), d.block[at]

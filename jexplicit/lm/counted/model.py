@@ -67,16 +67,12 @@ _decisions = 1 << 18  # at once, where all nodes are asked for
 
 
 class Part(NamedTuple):
-    """A context of a model, as it was counted.
-
-    step: [3] weights with which its evidence is added to the base of the contexts after it. table: of states. cells: at the end
-    of the training text; None of a window.
-    """
+    """A context of a model, as it was counted."""
 
     context: Context
-    step: Float32[np.ndarray, " 3"]
+    step: Float32[np.ndarray, " 3"]  # weights with which its evidence is added to the base of the contexts after it
     table: Float32[np.ndarray, "states bins"]
-    cells: Cells | None
+    cells: Cells | None  # at the end of the training text; None of a window
 
     @property
     def name(self) -> str:
@@ -89,17 +85,12 @@ class Part(NamedTuple):
 
 
 class CountedModel(NamedTuple):
-    """A counted language model.
-
-    parts: contexts in the order of their evidence. weights: [F] shared by all decisions. gates: with the names of their sets,
-    stage after stage; each reads the first evidence, as much as its U has rows. history, eos, frozen, least: of `fit_counted`.
-    layer: on word vectors, solved; None without one.
-    """
+    """A counted language model; `fit_counted` explains history, eos, frozen and least."""
 
     tree: Tree
-    parts: tuple[Part, ...]
-    weights: Float32[np.ndarray, " F"]
-    gates: tuple[tuple[tuple[str, ...], Gate], ...]
+    parts: tuple[Part, ...]  # in the order of their evidence
+    weights: Float32[np.ndarray, " F"]  # shared by all decisions
+    gates: tuple[tuple[tuple[str, ...], Gate], ...]  # with names of their sets; each reads the first evidence, by the rows of U
     spelling: Spelling
     history: str
     eos: bool
@@ -282,6 +273,7 @@ def fit_counted(
         ValueError: a stream without documents, a token id outside the vocabulary, an unknown history or gate, no context,
             stages below 1 or more than contexts.
     """
+    log = log or (lambda **event: None)
     check_stream(ids)
     check_token_ids(ids, N)
     window_of(history)
@@ -332,8 +324,7 @@ def fit_counted(
             gate = directions(X[:F, fit], y[fit], log_odds[fit], sets[fit], M, in_all, _size, ridge, halves)
             log_odds, gate = read_gate(gate, X[:F], log_odds, sets, y, learned)
             fitted.append((names, gate))
-            if log:
-                log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()))
+            log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()))
         base[mixed] = log_odds
 
     for k, context in enumerate(chain):
@@ -342,8 +333,7 @@ def fit_counted(
         sample[at], X[at] = past.x[:, some], past.x
         parts.append(Part(context, past.step, past.table, past.cells))
         known += context.of_last & past.known
-        if log:
-            log(context=str(context))
+        log(context=str(context))
         if W < B:  # memory is short
             text.made.clear()
             trim_heap()
@@ -355,8 +345,7 @@ def fit_counted(
         step = newton(sample[-2:-1].T, y[some], np.ones(1), _ridge, base[mixed[some]])
         solved = solved._replace(step=float(step[0]))
         base[mixed] = np.clip(base[mixed] + solved.step * x, -MOST, MOST)
-        if log:
-            log(context="word vectors")
+        log(context="word vectors")
     mix(F)
     weights = np.concatenate([*(part.step for part in parts), [solved.step] if solved else [], [0]]).astype(np.float32)
     return CountedModel(tree, tuple(parts), weights, tuple(fitted), text.spelling, history, eos, frozen, least, solved)
@@ -375,10 +364,7 @@ def fit_bytes(counts: Integer[np.ndarray, " N"], contexts: int) -> int:
 
 
 def shuffled(ids: Integer[np.ndarray, " L"], seed: int) -> Integer[np.ndarray, " L"]:
-    """A text as pieces of neighbouring documents in a random order.
-
-    A model is fitted on what the blocks of a text before a block say of it, and a text may go from one source to the next.
-    """
+    """A text as pieces of neighbouring documents in a random order, whatever their sources."""
     ends = np.flatnonzero(ids == PAD)[1:] + 1
     size = max(len(ids) // 200, _piece)
     cuts = ends[np.flatnonzero(np.diff(ends // size, prepend=0))]
@@ -388,13 +374,10 @@ def shuffled(ids: Integer[np.ndarray, " L"], seed: int) -> Integer[np.ndarray, "
 
 
 def late_decisions(block: Integer[np.ndarray, " B"], adaptive: bool) -> Int[np.ndarray, "R 2"]:
-    """Ranges of the decisions that gates are fitted on.
-
-    They are the last ones, or of a long static text the last ones of each block of its second half, so that sets differ by
-    more than the cells of one block.
-    """
+    """Ranges of the decisions that gates are fitted on: the last ones."""
     if adaptive or len(block) <= _late:
         return np.array([[max(len(block) - _late, 0), len(block)]])
+    # of a long static text the last ones of several blocks, so that sets differ by more than the cells of one
     half, edges = _blocks // 2, np.searchsorted(block, np.arange(_blocks + 1, dtype=block.dtype))
     first, last = edges[half:-1], edges[half + 1 :]
     return np.stack([np.maximum(last - _late // 2 // half, first), last], axis=1)
@@ -404,33 +387,24 @@ def late_decisions(block: Integer[np.ndarray, " B"], adaptive: bool) -> Int[np.n
 
 
 class CountedState(NamedTuple):
-    """The memory of a text that a counted model has read.
+    """The memory of a text that a counted model has read."""
 
-    tokens: [n] from a `<pad>` on, as far back as columns see. base: [parts, B] the log-odds that their decisions were measured
-    against; no parts if they are not counted. gates: which move in an adaptive model. done: decisions that these have learned
-    from, whole blocks; in a static model all of them. model: a checksum of its weights.
-    """
-
-    tokens: Int[np.ndarray, " n"]
-    base: Float32[np.ndarray, "parts B"]
-    gates: tuple[Gate, ...]
-    done: int
-    model: int
+    tokens: Int[np.ndarray, " n"]  # from a `<pad>` on, as far back as columns see
+    base: Float32[np.ndarray, "parts B"]  # that their decisions were measured against; no parts if they are not counted
+    gates: tuple[Gate, ...]  # which move in an adaptive model
+    done: int  # decisions that these have learned from, whole blocks; in a static model all
+    model: int  # a checksum of its weights
 
 
 class Ahead(NamedTuple):
-    """The evidence of decisions after a state.
+    """The evidence of decisions after a state."""
 
-    d: [B] decisions from `state.done` on. X: [F, B] their evidence. sets: [B] of each gate. base: [parts, B'] of all decisions
-    that are kept, the old ones first. log_odds: [B]. gates: after they have learned from them.
-    """
-
-    d: Decisions
+    d: Decisions  # from `state.done` on
     X: np.ndarray
-    sets: tuple[np.ndarray, ...]
-    base: np.ndarray
+    sets: tuple[np.ndarray, ...]  # of each gate
+    base: np.ndarray  # of all decisions that are kept, the old ones first
     log_odds: np.ndarray
-    gates: tuple[Gate, ...]
+    gates: tuple[Gate, ...]  # after they have learned
 
 
 def begin(model: CountedModel) -> CountedState:
@@ -508,12 +482,10 @@ def read_decisions(
     for piece in np.split(tokens, cuts):
         first, ids = len(state.tokens), np.concatenate([state.tokens, piece])
         new = decisions(ids, model.tree, predicted_places(ids, model.eos, first))
-        if len(new.bit):
-            ahead = look_ahead(model, state, ids, new, learn=True)
+        ahead = look_ahead(model, state, ids, new, learn=True) if len(new.bit) else None
+        if ahead:
             log_odds.append(ahead.log_odds[len(ahead.log_odds) - len(new.bit) :])
-            state = _after(model, state, ahead, ids)
-        else:
-            state = _after(model, state, None, ids)
+        state = _after(model, state, ahead, ids)
         found.append(new._replace(place=new.place - np.int32(first - done)))
         done += len(piece)
         if progress:

@@ -143,7 +143,7 @@ def test_trees_have_a_path_for_every_token_and_those_of_the_same_places_share_th
     pairs = csr_array((np.ones(2999, int), (ids[1:], ids[:-1])), shape=(14, 14))
     for tree in (
         grow(ids, 14)[0],
-        contexts.bisect(contexts.singular_vectors([pairs, pairs.T.tocsr()], 3), np.bincount(ids, minlength=14)),
+        contexts.bisect(contexts.word_vectors([pairs, pairs.T.tocsr()], 3), np.bincount(ids, minlength=14)),
         contexts.bisect(np.zeros((14, 3)), np.ones(14, int)),  # vectors that say nothing
         contexts.agglomerate(rng.random((14, 5))),
     ):
@@ -238,30 +238,14 @@ def slow(name, d, base, h):
 
 
 @pytest.mark.parametrize("name", ["training", "whole", "window", "both"])
-def test_what_cells_have_seen(name):
-    ids, d, base, h = small()
-    (key,) = evidence.keys(h, d, 1, range(1))
-    s = evidence.sort(key, base, views(len(ids))[name], d)
-    found = s.seen(*((begin, slice(0, len(key)) if end is None else end) for begin, end in s.views))
-    at, p = np.argsort(s.time), 1 / (1 + np.exp(-base.astype(float)))
-    found = take(found, at)
-    for i, before in enumerate(slow("whole" if name == "both" else name, d, base, h)):
-        y, r, v = d.bit[before], d.bit[before] - p[before], p[before] * (1 - p[before])
-        assert (found.n[i], found.ones[i]) == (len(before), y.sum())
-        assert found.last[i] == (y[-1] if len(y) else 0) + 2 * (y[-2] if len(y) > 1 else 0)
-        fade = 0.875 ** np.arange(len(y))[::-1]  # the last one has weight 1
-        sums = [r.sum(), v.sum(), (fade * r).sum(), (fade * v).sum()]
-        np.testing.assert_allclose(list(take(found, i))[3:], sums, atol=ATOL)
-
-
-def test_evidence_of_a_pass():
+def test_evidence_of_a_pass(name):
     """Counted: the table of the other half of the cells; residual and recent: their formulas."""
     ids, d, base, h = small()
-    past = pass_over(h, d, base, View(whole=True))
+    past = pass_over(h, d, base, views(len(ids))[name])
     tables, middle = np.zeros((2, 2, 576 * 25)), [0, 1, 2, 3, 4, 5.5, 8, 12, 19, 36, 80, 150]
     bins = 1 / (1 + np.exp(-0.6 * np.arange(-12, 13)))
     prior = np.concatenate([(n1 + 4 * bins) / (n0 + n1 + 4) for n0 in middle for n1 in middle for _ in range(4)])
-    seen, p = slow("whole", d, base, h), 1 / (1 + np.exp(-base.astype(float)))
+    seen, p = slow("whole" if name == "both" else name, d, base, h), 1 / (1 + np.exp(-base.astype(float)))
     half = (cells(h[d.place], d.node) & np.uint64(1)).astype(int)
 
     def state(i):

@@ -287,7 +287,7 @@ def test_states_of_other_models_and_calls_that_are_refused(tmp_path):
         ("not of this model", lambda: predict(combine(fitted(), fitted(), stream(6, 5)), init(fitted()))),
         ("counted model", lambda: predict(other, init(model))),
         ("token id", lambda: read(model, init(model), [model.vocab_size])),
-        ("the model has", lambda: next_token(model, [model.vocab_size])),
+        ("token id", lambda: next_token(model, [model.vocab_size])),
         ("past", lambda: log_distributions(model, text.X)),
         ("every token is banned", lambda: generate(KEY(), model, [3], 2, banned=tuple(range(model.vocab_size)))),
         ("no n-gram model", lambda: TextModel(model, tokenizer(), {}).save(tmp_path / "model.arpa")),
