@@ -21,6 +21,7 @@ Column = Integer[np.ndarray, " L"]  # not below zero
 _q = np.uint64(0xD1342543DE82EF95)  # odd, so that it has an inverse modulo 2^64
 _q_inverse = np.uint64(pow(0xD1342543DE82EF95, -1, 1 << 64))
 _shortest_window = 32
+_remembered = 10_000  # tokens
 _rank = 64  # of word vectors
 _merged = 400  # tokens of the largest tree that is merged from below; larger ones are halved from above
 _columns = 700  # pairs of tokens before
@@ -269,22 +270,13 @@ def _place(text: Text) -> Column:
     return np.where(part > 0, np.minimum(part + 2, 7), np.where(width > 0, np.clip(others, 1, 2), 0))
 
 
-def follower(context: Context, n: int = 2, window: int = 10_000) -> Callable[[Text], Column]:
-    """A column: the last n continuations of the same context; 0 without one."""
-
-    def followed(text: Text) -> Column:
-        h, within = mix(text[context], text.document.astype(np.uint64)), min(window, text.window or window)
-        order = np.argsort(h, kind="stable")
-        sorted_h, ids, found = h[order], text.ids[order].astype(np.uint64) + np.uint64(1), np.zeros(len(h), np.uint64)
-        for k in range(1, n + 1):
-            same = (sorted_h[k:] == sorted_h[:-k]) & (order[k:] - order[:-k] <= within)
-            found[k:] = np.where(same, mix(found[k:], ids[:-k]), found[k:])
-        out = np.empty_like(found)
-        out[order] = found
-        return out
-
-    followed.__name__ = f"followed {context!r}"
-    return followed
+def _followed(text: Text, *back: int) -> Column:
+    """The token that came last after the same tokens; 0 without one."""
+    h, within = mix(text[Context(*back)], text.document.astype(np.uint64)), min(_remembered, text.window or _remembered)
+    order, found = np.argsort(h, kind="stable"), np.zeros(len(h), np.uint64)
+    same = (h[order[1:]] == h[order[:-1]]) & (np.diff(order) <= within)
+    found[order[1:]] = np.where(same, mix(np.uint64(0), text.ids[order[:-1]].astype(np.uint64) + np.uint64(1)), np.uint64(0))
+    return found
 
 
 COLUMNS: dict[str, Callable[[Text], Column]] = {
@@ -305,8 +297,8 @@ COLUMNS: dict[str, Callable[[Text], Column]] = {
     "punctuation": _punctuation,
     "shape": _shape,
     "place": _place,
-    "followed": follower(Context(1), 1),
-    "followed two": follower(Context(1, 2), 1),
+    "followed": lambda text: _followed(text, 1),
+    "followed two": lambda text: _followed(text, 1, 2),
     "folded part": lambda text: text.span(text[_words].start, folded=True),
     "folded word": lambda text: _word(text, 1, folded=True),
 }
