@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from jexplicit.counts import count as count
     from jexplicit.data.streams import contexts as contexts
     from jexplicit.lm.attribution import explain as explain
-    from jexplicit.lm.checkpoints import TextModel as TextModel
-    from jexplicit.lm.checkpoints import load_model as load_model
-    from jexplicit.lm.core.model import LanguageModel as LanguageModel
-    from jexplicit.lm.counted.reading import combine as combine
+    from jexplicit.lm.evaluation import combine as combine
     from jexplicit.lm.evaluation import evaluate as evaluate
     from jexplicit.lm.evaluation import score as score
-    from jexplicit.lm.fits.fit import fit as fit
+    from jexplicit.lm.fit import fit as fit
     from jexplicit.lm.generation import generate as generate
+    from jexplicit.lm.model import LanguageModel as LanguageModel
+    from jexplicit.lm.text_model import TextModel as TextModel
+    from jexplicit.lm.text_model import load_model as load_model
     from jexplicit.runs.devices import data_mesh as data_mesh
     from jexplicit.solvers.explicit import explicit_solution as explicit_solution
     from jexplicit.solvers.explicit import solve_layers as solve_layers
@@ -43,11 +43,10 @@ _names = {
     "counts": "count",
     "data.streams": "contexts",
     "lm.attribution": "explain",
-    "lm.checkpoints": "TextModel load_model",
-    "lm.core.model": "LanguageModel",
-    "lm.counted.reading": "combine",
-    "lm.evaluation": "evaluate score",
-    "lm.fits.fit": "fit",
+    "lm.text_model": "TextModel load_model",
+    "lm.model": "LanguageModel",
+    "lm.evaluation": "combine evaluate score",
+    "lm.fit": "fit",
     "lm.generation": "generate",
     "runs.devices": "data_mesh",
     "solvers.explicit": "explicit_solution solve_layers",

@@ -32,7 +32,7 @@ from launch.kit.command import Preset, entry_point
 from launch.kit.views import Column, Row, Table
 
 if TYPE_CHECKING:  # each case imports what it measures, so that --help is quick
-    from jexplicit.lm.counted.reading import AnyModel
+    from jexplicit.lm.evaluation import AnyModel
 
 Text = Literal["ngram-fit", "context-mixing-fit", "ngram-scoring", "context-mixing-scoring"]
 Case = Literal["counting", Text]
@@ -120,7 +120,7 @@ def read_text(train: tuple[str, ...], vocab_size: int, size: int) -> tuple[np.nd
 
 def _sentences(stream: np.ndarray, tokenizer: Tokenizer) -> list[str]:
     """The documents of a stream in the words that KenLM reads."""
-    from jexplicit.lm.arpa import arpa_words
+    from jexplicit.lm.ngram import arpa_words
 
     words = np.array(arpa_words(tokenizer))
     return [" ".join(words[part[1:]]) for part in np.split(stream, np.flatnonzero(stream == PAD)) if len(part) > 1]
@@ -128,7 +128,7 @@ def _sentences(stream: np.ndarray, tokenizer: Tokenizer) -> list[str]:
 
 def fit_tokens(method: str, train: np.ndarray, tokenizer: Tokenizer, seed: int) -> "AnyModel":
     """A language model of token ids."""
-    from jexplicit.lm.fits.fit import fit_model
+    from jexplicit.lm.fit import fit_model
     from jexplicit.lm.training_text import Options, TrainingText
 
     text = TrainingText(train, tokenizer.vocab_size, eos=True, tokenizer=tokenizer)
@@ -137,8 +137,8 @@ def fit_tokens(method: str, train: np.ndarray, tokenizer: Tokenizer, seed: int) 
 
 def fitting(config: Config, size: int, folder: Path, method: str) -> Pair:
     """From tokens to a model, and the perplexities of both."""
-    from jexplicit.lm.arpa import read_arpa
     from jexplicit.lm.evaluation import evaluate
+    from jexplicit.lm.ngram import read_arpa
 
     (train, dev, tokenizer), program = read_text(config.train, config.vocab_size, size), shutil.which("lmplz")
     (folder / "train.txt").write_text("\n".join(_sentences(train, tokenizer)) + "\n")
@@ -161,8 +161,8 @@ def fitting(config: Config, size: int, folder: Path, method: str) -> Pair:
 
 def scoring(config: Config, size: int, folder: Path, method: str) -> Pair:
     """Log-probabilities of a text; their sum is equal where both have the n-gram model."""
-    from jexplicit.lm.arpa import write_arpa
     from jexplicit.lm.evaluation import score
+    from jexplicit.lm.ngram import write_arpa
 
     (train, dev, tokenizer), peer = read_text(config.train, config.vocab_size, size), "KenLM's Python module"
     models = {name: fit_tokens(name, train, tokenizer, config.seed) for name in {method, "ngram"}}

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from jexplicit.data.streams import PAD
 from jexplicit.data.text import read_documents, text_sizes
-from jexplicit.lm.core.names import label
+from jexplicit.lm.names import label
 from jexplicit.runs.progress import console, show, stage
 from launch.kit.command import ModelChoices, Reading, entry_point, load_choices
 from launch.kit.views import Column, rich_table

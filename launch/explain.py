@@ -22,8 +22,8 @@ from launch.kit.command import ModelChoice, entry_point, load_choice, visible
 
 if TYPE_CHECKING:
     from jexplicit.lm.attribution import Attribution
-    from jexplicit.lm.checkpoints import TextModel
-    from jexplicit.lm.core.model import EncodedText
+    from jexplicit.lm.model import EncodedText
+    from jexplicit.lm.text_model import TextModel
 
 _shown = 4  # columns: more do not fit a terminal
 _alternatives, _digits, _most_tokens = 10, 6, 4000  # of a page
@@ -47,7 +47,7 @@ def run(config: Config) -> dict[str, Any]:
     """Load, attribute, and print a table; or write the page."""
     from jexplicit.data.tokenizers import encode_documents
     from jexplicit.lm.attribution import explain
-    from jexplicit.lm.core.model import LanguageModel, read_text
+    from jexplicit.lm.model import LanguageModel, read_text
 
     if not config.text.strip():
         raise ValueError(f"--text {config.text!r}: give at least one word to explain")
@@ -96,9 +96,9 @@ def explain_alternatives(model: "TextModel", text: "EncodedText") -> dict[str, A
     -inf. The observed token stands last where it is not among the likeliest.
     """
     from jexplicit.lm.attribution import check_explainable, explain
-    from jexplicit.lm.checkpoints import model_name
-    from jexplicit.lm.core.model import LanguageModel
     from jexplicit.lm.evaluation import log_distributions
+    from jexplicit.lm.files import model_name
+    from jexplicit.lm.model import LanguageModel
 
     lm, M = model.model, len(text.Y)
     if M > _most_tokens:

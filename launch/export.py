@@ -1,7 +1,9 @@
 """Write one language model of a run to a file or folder.
 
-python -m launch.export --run runs/demo --method explicit --out model.safetensors
-python -m launch.export --run runs/demo --out demo-model        # a folder to share, with a model card
+    python -m launch.export --run runs/demo --method explicit --out model.safetensors
+    python -m launch.export --run runs/demo --method bigram --out model.arpa.gz
+
+A file NAME.arpa or NAME.arpa.gz holds an n-gram model whose words are the tokens, for KenLM and other decoders.
 """
 
 from dataclasses import dataclass
@@ -15,19 +17,18 @@ from launch.kit.command import ModelChoice, entry_point, load_choice
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelChoice):
     out: str
-    """File NAME.safetensors, or folder to share.
+    """File NAME.safetensors.
     The methods ngram, bigram and unigram also write NAME.arpa or NAME.arpa.gz."""
 
 
 def run(config: Config) -> dict[str, Any]:
     """Load and write."""
-    from jexplicit.lm.arpa import is_arpa
-    from jexplicit.lm.checkpoints import model_path
+    from jexplicit.lm.ngram import is_arpa
+    from jexplicit.lm.text_model import model_path
 
-    given = local_path(config.out, "--out")
-    out = check_writable(model_path(given), "--out")
+    out = check_writable(model_path(local_path(config.out, "--out")), "--out")
     saved = load_choice(config)
-    saved.save(given)
+    saved.save(out)
     if is_arpa(out) and not saved.model.eos:
         remedy = "</s> has log10 p = -99; score without it (eos=False)"
         console.print(f"[yellow]warning:[/] the model was fitted without --eos: {remedy}")

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from jexplicit.data.text import MinimalPair, read_pairs
-from jexplicit.lm.core.names import label
+from jexplicit.lm.names import label
 from jexplicit.runs.progress import stage
 from launch.kit.command import ModelChoices, entry_point, load_choices
 from launch.kit.views import Column, Row, Table, groups, pivot_table, section
 
 if TYPE_CHECKING:
-    from jexplicit.lm.checkpoints import TextModel
+    from jexplicit.lm.text_model import TextModel
 
 _name = ("method", "features", "radius", "history")  # what tells the models of a run apart
 

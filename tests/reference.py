@@ -254,15 +254,6 @@ def gd_plus_plus(X: np.ndarray, Y: np.ndarray, x_q: np.ndarray, eta: list[float]
     return -Y[-1]
 
 
-def log_linear(tables: list[np.ndarray], exponents: np.ndarray, rows: np.ndarray, which: np.ndarray) -> np.ndarray:
-    """`log φ(sum_g a_g row_g)` position by position; feature g reads a row of tables[g], or none (-1)."""
-    out = []
-    for read, weighed in zip(rows, which, strict=True):
-        parts = [exponents[s] * table[r] for table, r, s in zip(tables, read, weighed, strict=True) if r >= 0]
-        out.append(log_softmax(sum(parts, start=np.zeros(tables[0].shape[1]))))
-    return np.array(out)
-
-
 def chain_counts(X: np.ndarray, Y: np.ndarray, offsets: tuple[int, ...]) -> list[Counter[tuple[tuple[int, ...], int]]]:
     """Counts of (context, output) by context length: how often, for the longest; for the others, after how many different
     tokens further back (Kneser & Ney 1995), down to the empty context."""
@@ -300,13 +291,6 @@ class Chain:
         n = level.get((context, i), 0)
         total = sum(m for (c, _), m in level.items() if c == context)
         return (n - self.D[len(context)][min(n, 3)]) / total + lower if total else lower
-
-    def row(self, context: tuple[int, ...]) -> np.ndarray:
-        """How much more likely what followed a context is there, `log P(i|h) / (gamma(h) P(i|h'))`; 0 for all else."""
-        row = np.zeros(len(self.lowest))
-        for i in self.seen(context):
-            row[i] = np.log(self.P(context, i) / (self.gamma(context) * self.P(context[:-1], i)))
-        return row
 
 
 def sentences(seed: int, number: int) -> list[str]:

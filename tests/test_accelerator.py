@@ -56,7 +56,7 @@ def test_a_python_with_jax_alone_counts_and_a_part_names_what_it_misses():
         "sys.meta_path.insert(0, Missing())\n"
         "from launch import accelerator as gpu\n"
         "gpu.name_missing_types()\n"
-        "from jexplicit.lm import rows\n"
+        "from jexplicit.lm import layers\n"
         "from icl import attention\n"
         "print(gpu.attempt(lambda: gpu.transformer_step(True, None), float('inf')))"
     )

@@ -24,10 +24,10 @@ from jexplicit import lm, solvers
 from jexplicit.data.streams import check_stream
 from jexplicit.data.text import TextSizes
 from jexplicit.features import fit_axes, fourier_directions
-from jexplicit.lm.core.model import token_model
-from jexplicit.lm.core.smoothing import kneser_ney
 from jexplicit.lm.evaluation import comparable_measures, judgement, log_probabilities, paired_difference
-from jexplicit.lm.rows import bigram_model, unigram_model
+from jexplicit.lm.layers import kneser_ney
+from jexplicit.lm.model import token_model
+from jexplicit.lm.ngram import bigram_model, unigram_model
 from jexplicit.runs.devices import key_of_seed
 from jexplicit.runs.progress import json_line
 from jexplicit.solvers.explicit import calibration_error, fit_delta, fit_temperature

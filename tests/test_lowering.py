@@ -27,9 +27,9 @@ from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 from jexplicit import features
 from jexplicit.counts import counting_step
 from jexplicit.features import fourier_features
+from jexplicit.lm import training as gradient
 from jexplicit.lm.attribution import attribute_positions
-from jexplicit.lm.core.model import token_model
-from jexplicit.lm.fits import gradient
+from jexplicit.lm.model import token_model
 from jexplicit.nn.networks import MLPLanguageModel, initial_state, linear_autoencoder, training_step
 from jexplicit.nn.training import objective
 from jexplicit.runs.devices import data_mesh, full_precision
@@ -62,8 +62,8 @@ def _adagrad(mesh: Mesh) -> Lowered:
 
 
 def _text_gradient(mesh: Mesh) -> Lowered:
-    add = functools.partial(gradient.add_gradient, features="cat", mesh=mesh)
-    return jax.jit(add, donate_argnums=0), (_tables, _tables, _batch(1 << 18))
+    of_text = functools.partial(gradient.loss_and_gradient, features="cat", noise=None, mesh=mesh)
+    return jax.jit(of_text), (_tables, _batch(1 << 18))
 
 
 def _icl(mesh: Mesh) -> Lowered:

@@ -24,7 +24,6 @@ PAGES = {  # page -> its title, and the folders whose modules it has, but those 
     "solvers": ("Counts, solvers of one layer, and features", ("jexplicit",)),
     "lm": ("Language models", ("jexplicit/lm",)),
     "counted": ("Context mixing", ("jexplicit/lm/counted",)),
-    "fits": ("Fitting language models", ("jexplicit/lm/fits",)),
     "networks": ("Networks", ("jexplicit/nn",)),
     "runs": ("Runs and commands", ("jexplicit/runs", "launch/kit")),
     "icl": ("In-context learning", ("icl",)),

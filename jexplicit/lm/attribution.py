@@ -10,36 +10,19 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Integer
+from jaxtyping import Array, Float, Integer
 
 from jexplicit.data.streams import PAD
-from jexplicit.lm.core.model import HISTORY, LanguageModel, Past
-from jexplicit.lm.counted.contexts import Context
-from jexplicit.lm.counted.evidence import KINDS, Decisions, decisions, predicted_places, weigh
-from jexplicit.lm.counted.mixing import CLIP, NO_BLOCKS, Gate, log_likelihoods, read_gate
-from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.counted.reading import (
-    Ahead,
-    AnyModel,
-    Combination,
-    CountedState,
-    begin,
-    complete,
-    expect,
-    look_ahead,
-    states_at,
-    within_documents,
-)
-from jexplicit.lm.evaluation import check_positions
-from jexplicit.lm.rows import NetworkRows, SequenceRows
+from jexplicit.lm.counted.contexts import Context, Decisions, decisions, predicted_places
+from jexplicit.lm.counted.evidence import CLIP, KINDS, NO_BLOCKS, Gate, log_likelihoods, read_gate, weigh
+from jexplicit.lm.counted.model import Ahead, CountedModel, CountedState, begin, complete, expect, look_ahead
+from jexplicit.lm.evaluation import AnyModel, Combination, check_positions, states_at
+from jexplicit.lm.model import HISTORY, LanguageModel, NetworkRows, Past, SequenceRows
 from jexplicit.runs.devices import full_precision, map_rows
 
 
 class Account(NamedTuple):
-    """The log-odds that each context adds to the decisions of some tokens.
-
-    entries: [B, E] for bit 1 where they are positive; their sum is the log-odds [B].
-    """
+    """The log-odds that each context adds to decisions, and their sums."""
 
     decisions: Decisions
     entries: Float[np.ndarray, "B E"]
@@ -48,16 +31,13 @@ class Account(NamedTuple):
     def by_token(self, n: int) -> list[np.ndarray]:
         """Log-odds and nats [n, E] of n coming tokens, and log p."""
         d, signs, found = self.decisions, 2.0 * self.decisions.bit - 1, []
-        weights = signs, shares(self.log_odds, signs)
-        for part in (*(self.entries * w[:, None] for w in weights), log_likelihoods(d.bit, self.log_odds)):
+        near = np.abs(self.log_odds) < 1e-6
+        a = np.where(near, 1.0, self.log_odds)
+        share = np.where(near, signs / 2, (np.log(2) - np.logaddexp(0, -signs * a)) / a)  # (log sigma(+-a) + log 2) / a
+        for part in (*(self.entries * w[:, None] for w in (signs, share)), log_likelihoods(d.bit, self.log_odds)):
             found.append(np.zeros((n, *part.shape[1:])))
             np.add.at(found[-1], d.place, part)
         return found
-
-
-def entry_names(model: CountedModel) -> tuple[str, ...]:
-    """The names of the entries of an account."""
-    return (*model.names, "bias", "clipped")
 
 
 def _furthest_back(context: Context) -> int | None:
@@ -68,35 +48,39 @@ def _furthest_back(context: Context) -> int | None:
     return max(tokens, default=None) if len(tokens) == len(context.columns) else None
 
 
-def shares(log_odds: Float[np.ndarray, "*B"], signs: Float[np.ndarray, "*B"]) -> Float[np.ndarray, "*B"]:
-    """`(log sigma(s a) + log 2) / a`."""
-    near = np.abs(log_odds) < 1e-6
-    a = np.where(near, 1.0, log_odds)
-    return np.where(near, signs / 2, (np.log(2) - np.logaddexp(0, -signs * a)) / a)
-
-
 def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " n"]) -> Account:
     """The log-odds that each context adds to the decisions of coming tokens."""
     ids = np.concatenate([state.tokens, np.asarray(tokens, np.int32)])
     new = decisions(ids, model.tree, predicted_places(ids, model.eos, len(state.tokens)))
     if not len(new.bit):
-        return Account(new, np.zeros((0, len(entry_names(model)))), np.zeros(0))
+        return Account(new, np.zeros((0, len(model.names) + 2)), np.zeros(0))
     ahead, n = look_ahead(model, state, ids, new, learn=True), len(new.bit)
     entries, log_odds = divide(model, state.gates, ahead, complete(model, state, ahead.d))
     place = ahead.d.place[-n:] - len(state.tokens)
     return Account(new._replace(place=place), entries[-n:], log_odds[-n:])
 
 
-def divide(
-    model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray = NO_BLOCKS
-) -> tuple[np.ndarray, np.ndarray]:
+def account_of_candidates(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " A"]) -> Account:
+    """The same of several candidates for the next token, which stand as places."""
+    entries, log_odds = (part[1 - model.vocab_size :] for part in divide(model, state.gates, expect(model, state), NO_BLOCKS))
+    place, depth = np.nonzero(model.tree.within[tokens])
+    node, bit = (of_path[tokens[place], depth] for of_path in (model.tree.node, model.tree.bit))
+    return Account(Decisions(place, np.zeros_like(place), node, bit), entries[node], log_odds[node])
+
+
+def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """[B, E] log-odds ahead divided among entries, and their sums; gates learn."""
     F = KINDS * len(model.parts)
     X, w = ahead.X.astype(np.float64), np.tile(model.weights.astype(np.float64), (len(ahead.d.bit), 1))
     a, done = np.zeros(len(w), np.float32), 0
+    blocks = np.split(np.arange(len(a)), np.append(np.flatnonzero(np.diff(learn)) + 1, len(learn)))
     for gate, sets in zip(gates, ahead.sets, strict=True):
         K = len(gate.U)
-        D, a = _weights_before(gate, ahead, weigh(model.weights[done:K], ahead.X[done:K], a), sets, learn)
+        a, D = weigh(model.weights[done:K], ahead.X[done:K], a), np.empty((len(a), gate.U.shape[1]))
+        for some in blocks:  # whose decisions share weights
+            D[some] = gate.D[sets[some]]
+            here = learn[some[some < len(learn)]]
+            a[some], gate = read_gate(gate, ahead.X[:K, some], a[some], sets[some], ahead.d.bit[some], here)
         z = X[:K].T @ gate.U.astype(np.float64)
         w[:, :K] += (D * np.minimum(1, CLIP / np.maximum(np.abs(z), 1e-30))) @ gate.U.T.astype(np.float64)
         done = K
@@ -108,39 +92,15 @@ def divide(
     return entries, a.astype(np.float64)
 
 
-def _weights_before(gate: Gate, ahead: Ahead, log_odds: np.ndarray, sets: np.ndarray, learn: np.ndarray):
-    """[B, K] the weights of each decision, and the log-odds after it."""
-    D, out = np.empty((len(log_odds), gate.U.shape[1])), np.empty(len(log_odds), np.float32)
-    for some in np.split(np.arange(len(out)), np.append(np.flatnonzero(np.diff(learn)) + 1, len(learn))):
-        D[some] = gate.D[sets[some]]
-        here = learn[some[some < len(learn)]]
-        out[some], gate = read_gate(gate, ahead.X[: len(gate.U), some], log_odds[some], sets[some], ahead.d.bit[some], here)
-    return D, out
-
-
-def account_of_tokens(model: CountedModel, state: CountedState, tokens: Int[np.ndarray, " A"]):
-    """The same of several candidates: log-odds and nats [A, E], log p [A]."""
-    ahead = expect(model, state)[1]
-    entries, log_odds = divide(model, state.gates, ahead)
-    entries, log_odds = (values[1 - model.vocab_size :] for values in (entries, log_odds))
-    node, within = model.tree.node[tokens], model.tree.within[tokens]
-    signs = (2.0 * model.tree.bit[tokens] - 1) * within
-    a, of_path = log_odds[node], entries[node]  # [A, D], [A, D, E]
-    log_p = -np.sum(np.where(within, np.logaddexp(0, -signs * a), 0), axis=1)
-    nats = shares(a, signs) * within
-    return np.einsum("ad,ade->ae", signs, of_path), np.einsum("ad,ade->ae", nats, of_path), log_p
-
-
 class Attribution(NamedTuple):
-    """The part of each row in the predictions of tokens or candidates.
+    """The part of each row in the predictions of tokens or candidates, in nats.
 
-    names: of the rows, such as "offset 2". tokens: the token of the context that each row speaks for, 1 for the nearest;
-    HISTORY, None. logits: [M, ..., G] what each row adds to the token's logit, nats; their sum is the logit. evidence: [M, ...,
-    G] the same less its mean under the model's prediction: how much the row speaks for this token. log_probability: nats.
+    logits add up to the token's logit. evidence: the same less its mean under the model's prediction, how much a row speaks for
+    this token.
     """
 
-    names: tuple[str, ...]
-    tokens: tuple[int | None, ...]
+    names: tuple[str, ...]  # of the rows, such as "offset 2"
+    tokens: tuple[int | None, ...]  # of the context that each row speaks for, 1 for the nearest; HISTORY; None
     logits: Float[np.ndarray, "M *A G"]
     evidence: Float[np.ndarray, "M *A G"]
     log_probability: Float[np.ndarray, "M *A"]
@@ -169,7 +129,7 @@ def explain(
         past: where the positions stand in their text, for a counted model.
 
     Example:
-        >>> from jexplicit.lm.core.model import token_model
+        >>> from jexplicit.lm.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> round(explain(model, np.array([[1]]), np.array([0])).evidence.item(), 3)  # log 2 less its mean, half of it
         0.347
@@ -186,16 +146,16 @@ def explain(
 
 def _of_counted(model: CountedModel, Y: np.ndarray, past: Past) -> Attribution:
     """The same of the contexts of a counted model; even odds stand last."""
-    model = model if past.starts is None else within_documents(model)
-    names, tokens = (*entry_names(model), "even odds"), [_furthest_back(part.context) for part in model.parts]
+    model = model if past.starts is None else model.within_documents()
+    names, tokens = (*model.names, "bias", "clipped", "even odds"), [_furthest_back(part.context) for part in model.parts]
     if Y.ndim == 1:
-        documents = np.flatnonzero(past.stream[:-1] == PAD)[1:] if model.history == "adaptive:document" else []
-        texts = np.split(past.stream[1:], np.asarray(documents, int))
-        parts = [account(model, begin(model), tokens).by_token(len(tokens)) for tokens in texts]
+        documents = np.flatnonzero(past.stream[:-1] == PAD)[1:]
+        texts = np.split(past.stream[1:], documents if model.history == "adaptive:document" else documents[:0])
+        parts = [account(model, begin(model), of_text).by_token(len(of_text)) for of_text in texts]
         logits, evidence, log_p = (np.concatenate(part)[past.places - 1] for part in zip(*parts, strict=True))
     else:
         states = states_at(model, past.stream, past.places)
-        parts = [account_of_tokens(model, state, some) for state, some in zip(states, Y, strict=True)]
+        parts = [account_of_candidates(model, *of).by_token(Y.shape[1]) for of in zip(states, Y, strict=True)]
         logits, evidence, log_p = (np.stack(part) for part in zip(*parts, strict=True))
     even = -np.log(2) * model.tree.length[Y][..., None]
     logits, evidence = np.concatenate([logits, 0 * even], axis=-1), np.concatenate([evidence, even], axis=-1)

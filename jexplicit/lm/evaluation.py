@@ -1,26 +1,29 @@
-"""The loss of a language model on a text, for every kind of model.
-
-A model of contexts alone costs one partition function for every *different* context, and at K = 1 nothing but the counts.
-"""
+"""Any language model on a text: read with a state, scored, evaluated, combined."""
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Integer
-from scipy.sparse import coo_array
+from jaxtyping import Array, Float, Float32, Int, Integer
+from scipy.sparse import coo_array, csr_array
 
 from jexplicit.counts import Counts, SparseCounts, check_stream, count_sparse
 from jexplicit.data.streams import PAD, Stream, check_token_ids, distinct_contexts
 from jexplicit.data.text import MinimalPair, TextSizes
 from jexplicit.data.tokenizers import UNK_ID, Progress, Tokenizer, encode_documents
-from jexplicit.lm.core.model import (
+from jexplicit.lm.counted import model as counted
+from jexplicit.lm.counted.contexts import decisions, predicted_places
+from jexplicit.lm.counted.evidence import MOST, log_likelihoods, newton
+from jexplicit.lm.counted.model import CountedModel, CountedState, begin, read_decisions
+from jexplicit.lm.model import (
     LanguageModel,
     Past,
+    SequenceRows,
+    State,
     TableRows,
     contexts_at,
     draw_sample,
@@ -28,25 +31,139 @@ from jexplicit.lm.core.model import (
     read_text,
     sampled_positions,
 )
-from jexplicit.lm.counted.evidence import predicted_places
-from jexplicit.lm.counted.reading import (
-    AnyModel,
-    Combination,
-    Counted,
-    begin,
-    distributions,
-    distributions_at,
-    is_alone,
-    read,
-    score_places,
-    within_documents,
-)
-from jexplicit.lm.rows import SequenceRows
 from jexplicit.runs.devices import check_threads
 
-_read_at_once = 1 << 24  # tokens at a time
+_read_at_once, _scored_at_once = 1 << 24, 1 << 16  # tokens
 _largest_exponent = 700.0  # of a double
 _tie = 1e-4  # nats: log-probabilities are float32, and sums of the same numbers in another order differ by some 1e-5
+_deepest, _ridge = 12, 20.0  # depths with weights of their own in a combination, and their ridge to those of all decisions
+_cells = 1 << 23  # places times tokens at once
+
+
+class Combination(NamedTuple):
+    """A counted model with another of the same tokens in its mix."""
+
+    model: CountedModel
+    other: Any
+    weights: Float32[np.ndarray, "depths 3"]  # of the log-odds of both, and of 1
+
+    eos = property(lambda self: self.model.eos)
+    vocab_size = property(lambda self: self.model.vocab_size)
+    radius = property(lambda self: self.model.radius)
+    history = property(lambda self: self.model.history)
+    names = property(lambda self: (*self.model.names, "other model"))
+    nbytes = property(lambda self: self.model.nbytes + self.other.nbytes + self.weights.nbytes)
+    scalars = property(lambda self: self.model.scalars + self.weights.size)
+
+    def __repr__(self) -> str:
+        return f"Combination({self.model!r}, {self.other!r})"
+
+
+class CombinationState(NamedTuple):
+    """The state of the counted one of two models, and all tokens."""
+
+    own: CountedState
+    tokens: Int[np.ndarray, " n"]
+
+
+if TYPE_CHECKING:
+    AnyModel = Any  # the fields of a LanguageModel are known to no checker
+else:
+    AnyModel = LanguageModel | CountedModel | Combination
+Counted = (CountedModel, Combination)
+AnyState = State | CountedState | CombinationState
+
+
+# Token by token
+
+
+def init(model: AnyModel) -> AnyState:
+    """The state before a text, at the start of its first document."""
+    if isinstance(model, Combination):
+        return CombinationState(begin(model.model), np.array([PAD], np.int32))
+    return begin(model) if isinstance(model, CountedModel) else State(np.array([PAD], np.int32))
+
+
+def read(
+    model: AnyModel, state: AnyState, tokens: Integer[np.ndarray, " n"] | list[int], *, progress: Progress | None = None
+) -> tuple[Float[np.ndarray, " n"], Any]:
+    """`log p` of each next token given all before, and the state after them.
+
+    Args:
+        state: of `init` or of `read`, of this model.
+        tokens: [n] ids; `<pad>` ends a document and begins the next. It has log p 0 where the model does not predict it.
+
+    Example:
+        >>> from jexplicit.lm.model import token_model
+        >>> import jax.numpy as jnp
+        >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
+        >>> log_p, state = read(model, init(model), np.array([1, 2]))
+        >>> np.exp(log_p).round(2).tolist(), state.tokens.tolist()
+        ([0.25, 0.25], [0, 1, 2])
+    """
+    known, new = _check_state(model, state), check_ids(model, tokens).reshape(-1).astype(np.int32)
+    if isinstance(known, CountedState):
+        one = model.model if isinstance(model, Combination) else model
+        d, a, after = read_decisions(one, known, new, progress)
+        if isinstance(model, Combination):
+            stream = np.concatenate([state.tokens, new])
+            z = _other_log_odds(one, model.other, stream, d.place + len(state.tokens), d.node)
+            a, after = _mix(model, a, z, d.node), CombinationState(after, stream)
+        return np.bincount(d.place, log_likelihoods(d.bit, a), len(new)).astype(float), after
+    stream = np.concatenate([state.tokens, new])
+    places = predicted_places(stream, model.eos, len(state.tokens))
+    log_p, past = np.zeros(len(new), np.float32), Past(stream, places)
+    if len(places):
+        X = contexts_at(stream, places, model.radius)
+        log_p[places - len(state.tokens)] = log_probabilities(model, X, stream[places], past=past)
+    return log_p, State(stream)
+
+
+def predict(model: AnyModel, state: AnyState) -> Float[np.ndarray, " N"]:
+    """`log p` of every token as the next one, in nats."""
+    return expect(model, state)[0]
+
+
+def expect(model: AnyModel, state: AnyState) -> tuple[Float[np.ndarray, " N"], Callable[[int], Any]]:
+    """The result of `predict`, and the next state as a function of the token."""
+    own, stream = _check_state(model, state), np.append(state.tokens, np.int32(PAD))  # the next token is not looked at
+    place = len(stream) - 1
+    if not isinstance(own, CountedState):
+        X = contexts_at(stream, np.array([place]), model.radius)
+        row = log_distributions(model, X, past=Past(stream, np.array([place])))[0]
+        return row, lambda token: read(model, state, [token])[1]
+    one = model.model if isinstance(model, Combination) else model
+    ahead, nodes = counted.expect(one, own), np.arange(one.vocab_size - 1)
+    a = ahead.log_odds[len(ahead.log_odds) - len(nodes) :]
+    if isinstance(model, CountedModel):
+        return one.tree.log_probabilities(a), lambda token: counted.accept(one, own, ahead, token)
+    a = _mix(model, a, _other_log_odds(one, model.other, stream, np.full(len(nodes), place), nodes), nodes)
+    return one.tree.log_probabilities(a), lambda token: read(model, state, [token])[1]
+
+
+def states_at(model: AnyModel, stream: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"]) -> Iterator[Any]:
+    """The state before each of some ascending places of a stream."""
+    state, at = init(model), 1
+    for place in places:
+        state, at = read(model, state, stream[at:place])[1], int(place)
+        yield state
+
+
+def _check_state(model: AnyModel, state: Any) -> State | CountedState:
+    """The state, or its counted part; that of another model is refused."""
+    start: Any = init(model)
+    if isinstance(start, State):
+        if not isinstance(state, State):
+            raise ValueError("a state of a counted model: read the text with this model")
+        return state
+    if type(state) is type(start):
+        own, first = (s.own if isinstance(s, CombinationState) else s for s in (state, start))
+        if (len(own.base), own.model) == (len(first.base), first.model):
+            return own
+    raise ValueError("a state that is not of this model: read the text with it")
+
+
+# Whole texts
 
 
 class Evaluation(NamedTuple):
@@ -81,13 +198,12 @@ def evaluate(
         progress: called with (contexts done, contexts in all), or positions.
 
     Raises:
-        ValueError: no position to predict, a token id that the model does not have, counts of another text, a sample below 1,
-            or a loss that is NaN.
+        ValueError: no position to predict, an unknown token id, counts of another text, a sample below 1, or a loss of NaN.
         RuntimeError: a process that was forked after JAX had started; a counted model reads there unless it is adaptive.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from jexplicit.lm.core.model import token_model
+        >>> from jexplicit.lm.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> round(evaluate(model, np.array([0, 1, 2, 0])).perplexity, 3)  # p = 1/4 for both tokens
         4.0
@@ -95,17 +211,21 @@ def evaluate(
     Source: paper, Eq. 1; perplexity is `exp(L / M)`, Sec. 4.
     """
     check_stream(stream)
-    _check_ids(model, stream[:1])
+    check_ids(model, stream[:1])
     if sample is not None and (sample < 1 or sample % 1):
         raise ValueError(f"a sample of {sample} positions: draw a whole number of at least 1, or None for all")
     if isinstance(model, Counted):
-        ids = _check_ids(model, np.asarray(stream[:], np.int32))
+        ids = check_ids(model, np.asarray(stream[:], np.int32))
         places = predicted_places(ids, model.eos)
-        if sample is not None and sample < len(places) and is_alone(model):
-            log_p = score_places(model, ids, places[draw_sample(len(places), sample, seed)])
+        if sample is not None and sample < len(places) and isinstance(model, CountedModel) and model.history == "none":
+            drawn, log_p = places[draw_sample(len(places), sample, seed)], np.zeros(len(ids))
+            for some in np.split(drawn, np.arange(_scored_at_once, len(drawn), _scored_at_once)):
+                ahead = counted.look_ahead(model, begin(model), ids, decisions(ids, model.tree, some))
+                np.add.at(log_p, ahead.d.place, log_likelihoods(ahead.d.bit, ahead.log_odds))
+            log_p = log_p[drawn]
         else:
             end = len(ids) if sample is None or sample >= len(places) else places[sample]
-            log_p = read(model, begin(model), ids[1:end], progress)[0][places[:sample] - 1]
+            log_p = read(model, init(model), ids[1:end], progress=progress)[0][places[:sample] - 1]
         nll, positions = -log_p.sum(), len(log_p)
     else:
         check_threads()
@@ -138,19 +258,19 @@ def score(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from jexplicit.lm.core.model import token_model
+        >>> from jexplicit.lm.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> np.exp(score(model, np.array([0, 1, 2, 0]))).round(2).tolist()
         [0.25, 0.25]
     """
     check_stream(stream)
-    _check_ids(model, stream)
+    check_ids(model, stream)
     if isinstance(model, Combination) and separate:
         pads = np.flatnonzero(stream == PAD)
         return np.concatenate([score(model, stream[a : b + 1]) for a, b in itertools.pairwise(pads)])
     if isinstance(model, Counted):
-        model = within_documents(model) if separate else model
-        return read(model, begin(model), stream[1:], progress)[0][predicted_places(stream, model.eos) - 1]
+        model = model.within_documents() if separate and isinstance(model, CountedModel) else model
+        return read(model, init(model), stream[1:], progress=progress)[0][predicted_places(stream, model.eos) - 1]
     text = read_text(stream, model.radius, eos=model.eos)
     past = text.past.within_documents() if separate else text.past
     return log_probabilities(model, text.X, text.Y, past=past, mesh=mesh, progress=progress)
@@ -190,7 +310,12 @@ def log_distributions(
     if isinstance(model, Counted):
         if past is None:
             raise ValueError("a counted model reads the text before: say where the positions stand (past)")
-        return distributions_at(model, past.stream, past.places, separate=past.starts is not None)
+        model = model.within_documents() if isinstance(model, CountedModel) and past.starts is not None else model
+        if not len(past.places):
+            return np.zeros((0, model.vocab_size))
+        if isinstance(model, CountedModel) and model.history == "none":
+            return counted.distributions(model, past.stream.astype(np.int32), past.places)
+        return np.stack([predict(model, state) for state in states_at(model, past.stream, past.places)])
     check_threads()
     check_positions(model, X, np.zeros(len(X), np.int32) if past is None else past.stream[past.places])
     if not len(X):
@@ -207,15 +332,17 @@ def check_positions(model: LanguageModel, X: np.ndarray, Y: np.ndarray) -> None:
             f"contexts of shape {X.shape} for {len(Y)} targets and a model of radius {model.radius}: "
             f"pass [{len(Y)}, {model.radius}], the nearest token first (jexplicit.contexts(stream, {model.radius}))"
         )
-    for ids in (X, Y) if len(Y) else ():
-        if ids.dtype.kind not in "iu":
-            raise ValueError(f"token ids of {ids.dtype}: pass integers")
-        _check_ids(model, ids)
+    for ids in (X, Y):
+        check_ids(model, ids)
 
 
-def _check_ids(model: AnyModel, ids: np.ndarray) -> np.ndarray:
+def check_ids(model: AnyModel, ids: Any) -> np.ndarray:
+    """Token ids as an array; others than the model's are refused."""
+    ids = np.asarray(ids)
     if not hasattr(model, "vocab_size"):
         raise ValueError(f"a {type(model).__name__} instead of a model: pass the `model` of a TextModel")
+    if ids.size and ids.dtype.kind not in "iu":
+        raise ValueError(f"token ids of {ids.dtype}: pass integers (of a text: TextModel, generate_text)")
     check_token_ids(ids, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
     return ids
 
@@ -252,21 +379,64 @@ def _log_p_of_target(model: LanguageModel, x_and_y: Integer[Array, " K_plus_1"])
     return _log_p(model, x_and_y[:-1])[x_and_y[-1]]
 
 
-@distributions.register(LanguageModel)
-def _beside_counted(model: Any, stream: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """The terms that another model adds to context mixing (jexplicit.lm.counted.reading)."""
-    return log_distributions(model, contexts_at(stream, places, model.radius), past=Past(stream, places))
+# Two models in one mix
+
+
+def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) -> Combination:
+    """Mix two models by weights fitted on a text that neither has counted.
+
+    The log-odds of a decision are `w_1 a + w_2 z + w_3`, with a those of the counted model, z those of the other model's masses
+    at the right and at the left of a node, and w by the depth of the node.
+
+    other: any language model of the same tokens: a network, n-grams, another counted model. stream: [L] tokens, as of `score`.
+    """
+    if not isinstance(model, CountedModel) or not isinstance(other, LanguageModel | CountedModel | Combination):
+        kinds = f"{type(model).__name__} and {type(other).__name__}"
+        raise ValueError(f"{kinds}: give a model of context mixing and any language model, the `model` of each TextModel")
+    if other.vocab_size != model.vocab_size:
+        raise ValueError(f"a model of {other.vocab_size} tokens with one of {model.vocab_size}: they need the same tokenizer")
+    check_stream(stream)
+    stream = check_ids(model, stream).astype(np.int32)
+    d, a, _ = read_decisions(model, begin(model), stream[1:])
+    if not len(a):
+        raise ValueError("no token in the text that weights are fitted on: give some text")
+    X = _inputs(a, _other_log_odds(model, other, stream, d.place + 1, d.node))
+    depth = np.minimum(model.tree.depths[d.node], _deepest)
+    shared = newton(X, d.bit, np.array([1.0, 0.0, 0.0]), 1.0)
+    weights = np.tile(shared, (_deepest + 1, 1))
+    for of in np.unique(depth):
+        weights[of] = newton(X[depth == of], d.bit[depth == of], shared, _ridge)
+    return Combination(model, other, weights.astype(np.float32))
+
+
+def _other_log_odds(
+    model: CountedModel, other: AnyModel, stream: np.ndarray, place: np.ndarray, node: np.ndarray
+) -> Float[np.ndarray, " B"]:
+    """Another model's log-odds of decisions: its mass right and left of nodes."""
+    places, row = np.unique(place, return_inverse=True)
+    tree, N, found, size = model.tree, model.vocab_size, np.zeros(len(place)), max(1, _cells // model.vocab_size)
+    token, depth = np.nonzero(tree.within)
+    side = 2 * tree.node[token, depth] + tree.bit[token, depth]
+    sides = csr_array((np.ones(len(token)), (token, side)), shape=(N, 2 * N))
+    for first in range(0, len(places), size):
+        some, past = (row >= first) & (row < first + size), Past(stream, places[first : first + size])
+        log_p = log_distributions(other, contexts_at(stream, past.places, other.radius), past=past)
+        mass = np.maximum(np.exp(log_p.astype(np.float64)) @ sides, 1e-15).reshape(len(log_p), N, 2)
+        left, right = mass[row[some] - first, node[some]].T
+        found[some] = np.clip(np.log(right) - np.log(left), -MOST, MOST)
+    return found
+
+
+def _inputs(a: np.ndarray, z: np.ndarray) -> Float32[np.ndarray, "B 3"]:
+    return np.stack([a, z, np.ones(len(a))], axis=1).astype(np.float32)
+
+
+def _mix(model: Combination, a: np.ndarray, z: np.ndarray, node: np.ndarray) -> Float32[np.ndarray, " B"]:
+    depth = np.minimum(model.model.tree.depths[node], _deepest)
+    return np.einsum("bf,bf->b", _inputs(a, z), model.weights[depth])
 
 
 # Measures of documents, and of texts with any tokens
-
-
-def _check_losses(sizes: np.ndarray, *losses: np.ndarray) -> None:
-    """Refuse documents that have no mean loss."""
-    if not len(sizes) or any(nll.shape != sizes.shape for nll in losses):
-        raise ValueError(f"losses {[nll.shape for nll in losses]}, sizes {sizes.shape}: give one of each for every document")
-    if not (np.isfinite(losses).all() and (sizes > 0).all()):
-        raise ValueError("losses that are not finite, or documents of 0 bytes or predictions: leave these documents out")
 
 
 def paired_difference(
@@ -274,39 +444,20 @@ def paired_difference(
 ) -> tuple[float, float]:
     """How much more one model loses per byte than another, on the same documents.
 
-    Args:
-        nll: negative log-likelihood of each document, in nats or bits.
-        other: the same of the other model, whatever its tokenizer.
-        sizes: bytes of each document, above 0.
+    nll, other: negative log-likelihood of each document under both, whatever their tokenizers. sizes: bytes, above 0. Returns
+    the mean per byte, and its standard error (NaN of a single document).
 
-    Example:
-        >>> paired_difference(np.array([4.0, 6.0]), np.array([3.0, 6.0]), np.array([2, 2]))
-        (0.25, 0.25)
-
-    Returns:
-        the mean difference per byte, and its standard error (NaN of a single document).
+    >>> paired_difference(np.array([4.0, 6.0]), np.array([3.0, 6.0]), np.array([2, 2]))
+    (0.25, 0.25)
     """
-    _check_losses(sizes, nll, other)
+    if not len(sizes) or not nll.shape == other.shape == sizes.shape:
+        raise ValueError(f"losses {[nll.shape, other.shape]}, sizes {sizes.shape}: give one of each for every document")
     d, n, in_all = nll.astype(np.float64) - other.astype(np.float64), len(nll), sizes.sum()
+    if not (np.isfinite(d).all() and (sizes > 0).all()):
+        raise ValueError("losses that are not finite, or documents of 0 bytes or predictions: leave these documents out")
     mean = d.sum() / in_all
     variance = n / (n - 1) * np.sum((d - mean * sizes) ** 2) / in_all**2 if n > 1 else np.nan
     return float(mean), float(np.sqrt(variance))
-
-
-def bootstrap_standard_error(
-    nll: Float[np.ndarray, " n"], sizes: Integer[np.ndarray, " n"], *, draws: int = 1000, seed: int = 0
-) -> float:
-    """The bootstrap standard error over documents of the loss `Σ nll / Σ sizes`.
-
-    nll, sizes: negative log-likelihood and predictions of each document. The result has a relative error of `1/sqrt(2 draws)`.
-
-    >>> bootstrap_standard_error(np.array([2.0, 4.0, 6.0]), np.array([1, 2, 3]))  # every prediction loses 2
-    0.0
-    """
-    _check_losses(sizes, nll)
-    rng, n, nll = np.random.default_rng(seed), len(nll), nll.astype(np.float64)
-    drawn = (rng.integers(n, size=n) for _ in range(draws))
-    return float(np.std([nll[m].sum() / sizes[m].sum() for m in drawn], ddof=1)) if n > 1 else math.nan
 
 
 def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float | None]:
@@ -375,14 +526,7 @@ def document_losses(
 ) -> DocumentLosses:
     """The loss of every document, or of blocks of a single document.
 
-    separate and options (mesh, progress): of `score`. block: predictions of a block of a single document, the last of which is
-    shorter; default, the whole document.
-
-    >>> import jax.numpy as jnp
-    >>> from jexplicit.lm.core.model import token_model
-    >>> losses = document_losses(token_model([jnp.zeros((4, 4))], "cat", False), np.array([0, 2, 3, 0, 3, 0]))
-    >>> losses.positions.tolist(), losses.nll.round(3).tolist()  # log 16, log 4
-    ([2, 1], [2.773, 1.386])
+    separate and options (mesh, progress): of `score`. block: predictions of a block, the last of which is shorter.
     """
     log_p = score(model, stream, separate=separate, **options).astype(np.float64)
     pads = np.flatnonzero(stream == PAD)
@@ -395,9 +539,9 @@ def document_losses(
 def loss_fields(losses: Sequence[DocumentLosses]) -> dict[str, Any]:
     """`loss`, `perplexity`, `loss_se` and `positions` of some texts together."""
     nll, positions = (np.concatenate(part) for part in zip(*losses, strict=True))
-    loss, error = float(nll.sum() / positions.sum()), bootstrap_standard_error(nll, positions)
-    error = None if np.isnan(error) else error
-    return {"loss": loss, "perplexity": float(np.exp(loss)), "loss_se": error, "positions": int(positions.sum())}
+    loss, error = paired_difference(nll, np.zeros_like(nll), positions)
+    shown = None if np.isnan(error) else error
+    return {"loss": loss, "perplexity": float(np.exp(loss)), "loss_se": shown, "positions": int(positions.sum())}
 
 
 def score_documents(model: AnyModel, tokenizer: Tokenizer, documents: Sequence[str], **options: Any) -> Float[np.ndarray, " n"]:

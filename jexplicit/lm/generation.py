@@ -1,7 +1,4 @@
-"""The next token, and text sampled token by token, from any language model.
-
-The step of a model of contexts is compiled once for all texts; a counted model reads each text with a state.
-"""
+"""The next token, and text sampled token by token, from any language model."""
 
 import functools
 from collections.abc import Sequence
@@ -14,9 +11,8 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jexplicit.data.streams import PAD
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.core.model import NO_TOKEN, LanguageModel, State, context_of
-from jexplicit.lm.counted.reading import AnyModel, Counted
-from jexplicit.lm.reading import expect, init, predict, read
+from jexplicit.lm.evaluation import AnyModel, Counted, check_ids, expect, init, predict, read
+from jexplicit.lm.model import NO_TOKEN, LanguageModel, State, context_of
 from jexplicit.runs.devices import check_key, check_threads
 
 
@@ -26,21 +22,18 @@ def next_token(
     """`log p(token | prompt)` of every token, in nats.
 
     Args:
-        prompt: [n] token ids of a document from its start; empty for its first token.
+        prompt: [n] token ids of a document from its start, of the model's; empty for its first token.
         first: restrict the first generated token to these ids, see `prompt_ids`; None: no restriction.
 
-    Raises:
-        ValueError: a token id that the model does not have.
-
     Example:
-        >>> from jexplicit.lm.core.model import token_model
+        >>> from jexplicit.lm.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 3))], "cat", False)
         >>> np.exp(next_token(model, np.array([1]))).round(2).tolist()
         [0.5, 0.25, 0.25]
     """
-    prompt, counted = _as_ids(prompt, model.vocab_size), isinstance(model, Counted)
+    ids = check_ids(model, prompt).astype(np.int32)
     check_threads()
-    state = read(model, init(model), prompt)[1] if counted else State(np.append(PAD, prompt).astype(np.int32))
+    state = read(model, init(model), ids)[1] if isinstance(model, Counted) else State(np.append(np.int32(PAD), ids))
     row = np.where(_among(np.ones(model.vocab_size, bool), first), predict(model, state), -np.inf)
     return row - np.logaddexp.reduce(row)
 
@@ -73,12 +66,11 @@ def generate(
         [length] token ids, or [prompts, length].
 
     Raises:
-        ValueError: not a JAX random key, a temperature < 0 or infinite, top_k < 1, top_p outside (0, 1], length < 1, an unknown
-            token id, every token banned.
+        ValueError: a number out of its range, an unknown token id, every token banned.
         RuntimeError: a process that was forked after JAX had started.
 
     Example:
-        >>> from jexplicit.lm.core.model import token_model
+        >>> from jexplicit.lm.model import token_model
         >>> model = token_model([jnp.log(jnp.array([[0.25, 0.25, 0.5]] * 3))], "cat", False)
         >>> generate(jax.random.key(0), model, np.array([1]), 3, temperature=0).tolist()
         [2, 2, 2]
@@ -94,13 +86,13 @@ def generate(
         if not isinstance(value, int | float | np.number | Array | None) or not fits(value):
             raise ValueError(f"{name} {value!r}: give {needs}")
     several = not isinstance(prompt, np.ndarray | jax.Array) and (not len(prompt) or any(np.ndim(p) for p in prompt))
-    prompts = [_as_ids(p, model.vocab_size).reshape(-1) for p in (prompt if several else [prompt])]
+    prompts = [check_ids(model, p).astype(np.int64).reshape(-1) for p in (prompt if several else [prompt])]
     if not prompts:
         raise ValueError("no prompts: give at least one, [[]] for the start of a document")
     if first is not None and len(first) != len(prompts):
         raise ValueError(f"first tokens of {len(first)} prompts, and {len(prompts)} prompts: give one of each, None for all")
     allowed = np.ones(model.vocab_size, bool)
-    allowed[_as_ids([*banned, *([] if model.eos else [PAD])], model.vocab_size, "banned")] = False
+    allowed[check_ids(model, [*banned, *([] if model.eos else [PAD])]).astype(np.int64)] = False
     if not allowed.any():
         raise ValueError(f"banned token ids {banned}: every token is banned; leave at least one to generate")
     begin = np.stack([_among(allowed, ids) for ids in first or [None] * len(prompts)])
@@ -124,12 +116,10 @@ def generate_text(
         prompt: text to continue, empty for the start of a document; or a list of such texts.
         options: temperature, top_k, top_p of `generate`.
 
-    Returns:
-        the continuation, without the prompt; or a list of them. Prompt and continuation together are the text; a space at the
-        end of the prompt stands once, see `prompt_ids`.
+    Prompt and continuation together are the text; a space at the end of the prompt stands once, see `prompt_ids`.
 
     Example:
-        >>> from jexplicit.lm.fits.fit import fit
+        >>> from jexplicit.lm.fit import fit
         >>> model, tokenizer, _ = fit(["to be or not to be"], "explicit", tokenizer="char", radius=2)
         >>> generate_text(jax.random.key(0), model, tokenizer, "to b", 3, temperature=0)
         'e o'
@@ -156,8 +146,8 @@ def generate_text(
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> tuple[Int[np.ndarray, " n"], np.ndarray | None]:
     """Token ids of a text to continue, and allowed next ids; None for all.
 
-    Subwords bring their space with them: behind a space that is a token of its own, as at the end of `the `, a model has seen
-    next to nothing. So that token is left out there, and the next one is one that begins with a space.
+    Subwords bring their space with them: behind a space as a token of its own, as at the end of `the `, a model has seen hardly
+    anything. That token is left out there, and the next one begins with a space.
     """
     ids = np.asarray(tokenizer.encode(prompt), np.int64)
     if tokenizer.kind in ("char", "word") or not prompt.endswith(" ") or not len(ids) or tokenizer.decode(ids[-1:]).strip():
@@ -193,16 +183,6 @@ def _among(allowed: np.ndarray, ids: Sequence[int] | np.ndarray | None) -> np.nd
     some = np.zeros_like(allowed)
     some[[] if ids is None else list(ids)] = True
     return allowed & some if (allowed & some).any() else allowed
-
-
-def _as_ids(ids: Any, N: int, what: str = "prompt") -> np.ndarray:
-    known = np.asarray(ids)
-    if known.size and known.dtype.kind not in "iu":
-        raise ValueError(f"a {what} of {known.dtype}: give token ids, which are integers (text: generate_text)")
-    if known.size and not 0 <= int(known.min()) <= int(known.max()) < N:
-        span = f"{int(known.min())} .. {int(known.max())}"
-        raise ValueError(f"{what} with token ids {span}: the model has {N} tokens, 0 .. {N - 1}")
-    return known.astype(np.int64)
 
 
 @functools.partial(jax.jit, static_argnames=("length", "top_k", "top_p"))

@@ -15,8 +15,8 @@ from scipy.sparse import csr_array
 from jexplicit.counts import Counts, SparseCounts, count, count_sparse
 from jexplicit.data.streams import PAD, Stream, check_stream, cut_documents, hold_out
 from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.core.names import Features, FitOptions
-from jexplicit.lm.counted.reading import AnyModel
+from jexplicit.lm.evaluation import AnyModel
+from jexplicit.lm.names import Features, FitOptions
 from jexplicit.runs.devices import default_mesh
 from jexplicit.runs.files import trim_heap
 
@@ -26,7 +26,7 @@ _held_out_share, _held_out_tokens = 0.02, 50_000  # of the text: the larger of t
 
 @dataclass(frozen=True, kw_only=True)
 class Options(FitOptions):
-    """Hyperparameters of all methods; each uses its own of them, see `jexplicit.lm.fits.fit.OPTIONS`."""
+    """Hyperparameters of all methods; each uses its own of them, see `jexplicit.lm.fit.OPTIONS`."""
 
     features: Features = "cat"
     radius: int = 1
@@ -45,23 +45,21 @@ class FitResult(NamedTuple):
 class Watch(NamedTuple):
     """Who follows a fit, and where it can be resumed.
 
-    stage: context manager of a named stage, which gives `progress(done, total)`; jexplicit.runs.progress.stage for one. log:
-    called with the fields of an event. dev: [L] text that iterative methods report and stop by. checkpoints: folder for what a
-    killed fit resumes from. events: earlier events of a name, of the run that is resumed.
+    stage: context manager of a named stage, which gives `progress(done, total)`, such as jexplicit.runs.progress.stage.
     """
 
     stage: Callable[..., Any] = lambda name, unit="": contextlib.nullcontext(lambda done, total: None)
     log: Callable[..., None] = lambda **event: None
-    dev: Stream | None = None
-    checkpoints: Path | None = None
-    events: Callable[[str], list[dict[str, Any]]] = lambda name: []
+    dev: Stream | None = None  # text that iterative methods report and stop by
+    checkpoints: Path | None = None  # folder to resume from
+    events: Callable[[str], list[dict[str, Any]]] = lambda name: []  # of a name, of the run that is resumed
 
 
 class TrainingText:
     """A text to fit on, with derived data that is made at first use.
 
-    stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`. mesh: devices to share the work; default, all accelerators, or one
-    CPU. counts, sparse_counts: C_1 .. C_K of the stream, if known. tokenizer: that made the stream; for context mixing.
+    stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`. mesh: default, all accelerators, or one CPU. counts, sparse_counts:
+    C_1 .. C_K of the stream, if known. tokenizer: that made the stream; for context mixing.
 
     >>> text = TrainingText(np.array([0, 1, 2, 1, 0]), 3)
     >>> text.counts(1)[0].tolist()

@@ -41,18 +41,6 @@ _schedules: dict[str, Callable[[float, int], optax.Schedule]] = {
 }
 
 
-def optax_optimizer(name: str, rate: Rate) -> optax.GradientTransformation:
-    """The optax optimiser `name`, if it needs only a learning rate."""
-    W = jax.numpy.ones(1)
-    try:
-        optimizer = getattr(optax, name)(rate)
-        optimizer.update(W, optimizer.init(W), W)
-    except (AttributeError, TypeError, ValueError) as error:
-        remedy = "try adagrad, sgd, adam or rmsprop"
-        raise ValueError(f"optimizer {name!r}: optax has no plain optimiser of this name; {remedy}") from error
-    return optimizer
-
-
 def make_optimizer(name: str, rate: Rate, *, weight_decay: float = 0.02) -> optax.GradientTransformation:
     """The optimiser `name` of optax, with the gradient g of step k, elementwise:
 

@@ -82,7 +82,7 @@ def _check_cooccurrences(F: Any, K: Any) -> None:
     if not float(column.min()) > 0:
         raise ValueError(
             f"output {int(column.argmin())} never occurs, so its column has no logarithm: "
-            "drop the output or give it a count (jexplicit.lm.core.smoothing.with_unseen_outputs)"
+            "drop the output or give it a count (jexplicit.lm.layers.with_unseen_outputs)"
         )
 
 
@@ -91,7 +91,7 @@ def explicit_solution(F: Any, K: float | Num[Array, ""]) -> Any:
     """The decoder U of a softmax layer `softmax(H U)`, from co-occurrences alone.
 
     `U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i])`, in nats. A zero co-occurrence gives -inf: smooth the counts first
-    (jexplicit.lm.core.smoothing) if such a pair can occur at test time. A feature that is always 0 has weight 0.
+    (jexplicit.lm.layers) if such a pair can occur at test time. A feature that is always 0 has weight 0.
 
     Args:
         F: [D, N] co-occurrences HᵀY, or a tuple of blocks of its rows [D_k, N] (one block per offset, for Cat features).

@@ -15,9 +15,9 @@ from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportM
 
 from jexplicit.data.streams import PAD
 from jexplicit.data.text import text_sizes
-from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import score, spelling
 from jexplicit.lm.generation import generate, generate_text
+from jexplicit.lm.text_model import load_model
 from jexplicit.runs.devices import key_of_seed
 from launch.kit.views import groups
 

@@ -30,7 +30,7 @@ import tyro
 from rich.markup import escape
 
 from jexplicit.data.text import Unit, is_input
-from jexplicit.lm.core.names import Features, History, Method
+from jexplicit.lm.names import Features, History, Method
 from jexplicit.runs.files import (
     NonNegativeInt,
     PositiveInt,
@@ -45,7 +45,7 @@ from jexplicit.runs.files import (
 from jexplicit.runs.progress import console, end_of_reader, json_line, quiet_output
 
 if TYPE_CHECKING:
-    from jexplicit.lm.checkpoints import TextModel
+    from jexplicit.lm.text_model import TextModel
 
 C = TypeVar("C")
 _general = "general"
@@ -302,13 +302,13 @@ class ModelChoice(ModelChoices):
     GROUPS: ClassVar = {"run": "model"}
 
     run: str
-    """Run folder, exported file or folder, or .arpa file.
+    """Run folder, exported file, or .arpa file.
     Runs of launch.lm and launch.networks have models; tokens of .arpa and .arpa.gz files are separated by white space."""
 
 
 def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
     """The chosen model, with unknown symbols of a text named."""
-    from jexplicit.lm.checkpoints import model_name
+    from jexplicit.lm.files import model_name
 
     (saved,) = load_choices(config.run, config, best=True)
     perplexity = saved.about.get("dev_perplexity")
@@ -322,10 +322,11 @@ def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
 
 def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator["TextModel"]:
     """The chosen models of a run or export; `best`: the best on dev."""
-    from jexplicit.lm.checkpoints import load_model, load_row, model_file, model_rows
+    from jexplicit.lm.files import model_rows
+    from jexplicit.lm.text_model import load_model, load_row
 
     wanted = {f.name: getattr(choices, f.name) for f in dataclasses.fields(ModelChoices) if getattr(choices, f.name)}
-    if not is_input(model_file(run)):
+    if not is_input(run):
         rows = model_rows(run, **wanted)
         yield from (load_row(run, row) for row in (sorted(rows, key=lambda row: row["dev_perplexity"])[:1] if best else rows))
         return

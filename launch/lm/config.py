@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from jexplicit.lm.core.names import Features, FitOptions, History, Method
+from jexplicit.lm.names import Features, FitOptions, History, Method
 from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, local_path
 from launch.kit.command import Preset, Run, Text
 

@@ -31,16 +31,17 @@ from jexplicit.data.text import (
     split_at_end,
 )
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
-from jexplicit.lm import checkpoints, evaluation
-from jexplicit.lm.core.model import LanguageModel, is_token_model, sampled_positions
-from jexplicit.lm.core.names import Features, FitOptions, label
+from jexplicit.lm import evaluation
 from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, contexts_name, contexts_radius, fit_bytes
-from jexplicit.lm.counted.reading import AnyModel
-from jexplicit.lm.fits.fit import OPTIONS, ORDER, choose_tables, fit_model
-from jexplicit.lm.rows import target_counts, with_targets
+from jexplicit.lm.evaluation import AnyModel
+from jexplicit.lm.files import FROM_COUNTS, load_counts, model_name, model_rows, save_counts, save_run_model
+from jexplicit.lm.fit import OPTIONS, ORDER, choose_tables, fit_model
+from jexplicit.lm.layers import target_counts, with_targets
+from jexplicit.lm.model import LanguageModel, is_token_model, sampled_positions
+from jexplicit.lm.names import Features, FitOptions, label
+from jexplicit.lm.text_model import load_row
 from jexplicit.lm.training_text import Options, TrainingText, Watch
-from jexplicit.nn.training import optax_optimizer
 from jexplicit.runs import devices
 from jexplicit.runs.files import host_bytes, parse_bytes, peak_bytes, refuses, trim_heap, write_json
 from jexplicit.runs.progress import console, print_hint, show, si_format, stage
@@ -50,7 +51,7 @@ from launch.kit.views import Column, Row, groups, rich_table, where
 from launch.lm.config import GROWING, PRESETS, Config
 from launch.lm.views import VIEWS, repetition, scaling_file
 
-_of_processes = (*checkpoints.FROM_COUNTS, "ngram")  # methods of several processes
+_of_processes = (*FROM_COUNTS, "ngram")  # methods of several processes
 _of_sparse = (*_of_processes, "context-mixing")  # methods that have models of sparse tables
 _unchanged = (Config(out=""), *(preset.config for preset in PRESETS.values()))  # flags that nobody gave
 _given = ("methods", "features", "radius", "history")  # each with a value at least
@@ -103,8 +104,6 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
         unused = not config.resume and methods.isdisjoint(users) and all(value != getattr(own, name) for own in _unchanged)
         flag = f"--{name.replace('_', '-')} {words.get(name, value)} with --methods {words['methods']}"
         yield unused, f"{flag}, which do not use it; methods that do: {', '.join(users)}"
-    if config.optimizer != "adagrad":
-        optax_optimizer(config.optimizer, config.learning_rate)
 
 
 def _beyond(flag: str, given: Sequence[str], served: Sequence[str], where: str) -> tuple[Any, str]:
@@ -181,9 +180,9 @@ def finish(config: Config, folder: RunFolder) -> None:
     """
     samples = []
     if config.samples:
-        rows = checkpoints.model_rows(folder.path)
+        rows = model_rows(folder.path)
         calm = [row for row in rows if not row["history"].startswith("adaptive")] or rows
-        best = checkpoints.load_row(folder.path, min(calm, key=lambda row: row["dev_perplexity"]))
+        best = load_row(folder.path, min(calm, key=lambda row: row["dev_perplexity"]))
         options: Any = {"length": 400 if best.tokenizer.kind == "char" else 40, "temperature": 0.8, "top_k": 50}
         samples = best.generate([""] * config.samples, seed=config.seed, **options)
     write_json(folder.path / "samples.json", samples)
@@ -220,7 +219,7 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
     devices.check_equal_across_processes("text", of_all + text.tokenizer.sha256)
     folder.note_data("text", corpus_sha256=sha256, tokenizer_sha256=text.tokenizer.sha256)
     if devices.is_first():
-        checkpoints.save_tokenizer(folder.path, text.tokenizer)
+        text.tokenizer.save(folder.path / "tokenizer.model")
     return text, {"corpus": name, "corpus_sha256": sha256}
 
 
@@ -269,7 +268,7 @@ def _count_or_load(
     """The text with its counts, new or resumed, and their seconds."""
     K, N, path, sparse = max(config.radius), text.tokenizer.vocab_size, folder.path, kind == "sparse"
     shape: Any = {"eos": config.eos, "mesh": mesh, "tokenizer": text.tokenizer}
-    counts: Any = checkpoints.load_counts(path, sparse=sparse) if checkpoints.has_counts(path, sparse=sparse) else ()
+    counts: Any = load_counts(path, sparse=sparse)
     if len(counts) >= K:
         seconds = folder.events("count")[-1]["seconds"]
     else:
@@ -289,7 +288,7 @@ def _count_or_load(
         seconds = time.perf_counter() - start
         about = {"positions": len(text.train) - 1, "radius": K, "peak_bytes": peak_bytes(), "tables": kind}
         folder.log(event="count", seconds=seconds, **about)
-        checkpoints.save_counts(path, counts)
+        save_counts(path, counts)
     return TrainingText(text.train, N, **{"sparse_counts" if sparse else "counts": counts}, **shape), seconds
 
 
@@ -344,8 +343,8 @@ def _measure_model(job: _ModelRun, name: dict[str, Any]) -> list[Row]:
     trim_heap()  # of what was evaluated before
     fitted = fit_model(method, job.training, _options_of(config, name), watch)
     model, more = fitted.model, fitted.info
-    if method not in checkpoints.FROM_COUNTS and devices.is_first():
-        checkpoints.save_run_model(job.folder.path, name, model)
+    if method not in FROM_COUNTS and devices.is_first():
+        save_run_model(job.folder.path, name, model)
     if method == "explicit" and is_token_model(model):
         more = more | _measure_scaling(job, model)
     measured = _evaluate_model(job, name, model)
@@ -499,7 +498,7 @@ def _measure_tests(job: _ModelRun, streams: dict[str, np.ndarray], counted: np.n
             continue
         name = {field: row[field] for field in ("method", "features", "radius", "history") if field in row}
         if counted is None:
-            model = checkpoints.load_row(job.folder.path, row).model
+            model = load_row(job.folder.path, row).model
         else:  # fitted again, on all text before the test
             shape: Any = {"radius": max(job.config.radius), "vocab_size": job.training.vocab_size}
             known = {"sparse_counts": count_sparse(counted, **shape)} if job.tables == "sparse" else {}
@@ -561,7 +560,7 @@ def forecast(config: Config) -> dict[str, Any]:
     models = list(_wanted_models(config))
     shape: Any = {"eos": config.eos, "tokenizer": tokenizer, "sparse_counts": tables if kind == "sparse" else ()}
     fitting = sum(_model_seconds(config, name, TrainingText(stream, N, **shape), tokens) for name in models)
-    saved = sum(name["method"] not in checkpoints.FROM_COUNTS for name in models)
+    saved = sum(name["method"] not in FROM_COUNTS for name in models)
     memory = devices.RUNTIME_BYTES + (6 if kind == "dense" else 3) * table_bytes + 4 * tokens
     found = {
         "documents": documents,

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import NullLocator
 
-from jexplicit.lm.core.names import label
+from jexplicit.lm.names import label
 from launch.kit.views import Column, Lines, Results, Row, Table, View, figure, pivot, section, texts, where
 
 _much = 0.01  # of the dev documents in train: worth a warning

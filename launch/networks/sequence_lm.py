@@ -14,11 +14,10 @@ from jexplicit.data import text as corpora
 from jexplicit.data.streams import PAD, contexts, tokenize_corpus
 from jexplicit.data.text import Corpus, TextSizes, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, encode_documents
-from jexplicit.lm.checkpoints import save_run_model, save_tokenizer
-from jexplicit.lm.core.model import LanguageModel
 from jexplicit.lm.evaluation import comparable_measures, document_losses, loss_fields, spelling
+from jexplicit.lm.files import save_run_model
 from jexplicit.lm.generation import generate_text
-from jexplicit.lm.rows import network_model
+from jexplicit.lm.model import LanguageModel, network_model
 from jexplicit.nn import sequences
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from jexplicit.nn.sequences import Transformer
@@ -59,7 +58,7 @@ def _tokenised(
         streams["test"] = encode_documents(text.tokenizer, list(test))
     about = {"corpus": corpus.name, "corpus_sha256": corpus.sha256, "vocab_size": text.tokenizer.vocab_size}
     folder.note_data("text", corpus_sha256=corpus.sha256, tokenizer_sha256=text.tokenizer.sha256)
-    save_tokenizer(folder.path, text.tokenizer)
+    text.tokenizer.save(folder.path / "tokenizer.model")
     return Text(text.tokenizer, streams, text.dev_sizes, about)
 
 

@@ -89,7 +89,7 @@ lm --field text | --field text without --train
 lm --train {{pairs}} --field text | line 1 has no field 'text'
 lm --train {{pairs}} | name the one that holds the text
 lm --tokenizer syllable | no tokenizer at syllable: choose bpe, word or char
-export --run {{run}} --out {{tmp}}/model.pt | give a folder, or a file name that ends in .safetensors
+export --run {{run}} --out {{tmp}}/model.pt | give a file name that ends in .safetensors
 lm {TRAIN} --methods optimum --radius 4 | --methods optimum with --radius 4
 lm {TRAIN} --history all | only --methods context-mixing reads
 lm --train {{text}} --test {{text}} | is in train and in test: remove it from one

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from jexplicit.data.tokenizers import encode_documents
-from jexplicit.lm.core.model import read_text, token_model
-from jexplicit.lm.fits.fit import fit
-from jexplicit.lm.rows import network_model
+from jexplicit.lm.fit import fit
+from jexplicit.lm.model import network_model, read_text, token_model
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from launch import explain
 

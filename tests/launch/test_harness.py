@@ -12,8 +12,7 @@ from refusals import refused
 from jexplicit import fit, score
 from jexplicit.data import encode_documents
 from jexplicit.data.text import read_pairs, text_sizes
-from jexplicit.lm.evaluation import comparable_measures, judgement, preferences, spelling
-from jexplicit.lm.reading import init, predict, read
+from jexplicit.lm.evaluation import comparable_measures, init, judgement, predict, preferences, read, spelling
 from launch.harness import __main__ as harness
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of lm_eval's own imports

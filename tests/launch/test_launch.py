@@ -28,12 +28,12 @@ from jexplicit.data import encode_documents
 from jexplicit.data.streams import read_shards
 from jexplicit.data.text import Corpus, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
-from jexplicit.lm.checkpoints import FROM_COUNTS, load_row
+from jexplicit.lm import training as lm_training
 from jexplicit.lm.counted.model import contexts_radius
-from jexplicit.lm.fits import gradient as lm_training
-from jexplicit.lm.fits import iterative_scaling
-from jexplicit.lm.fits.fit import ORDER
-from jexplicit.lm.fits.iterative_scaling import sweep_tables
+from jexplicit.lm.files import FROM_COUNTS
+from jexplicit.lm.fit import ORDER
+from jexplicit.lm.text_model import load_row
+from jexplicit.lm.training import sweep_tables
 from jexplicit.nn import training
 from jexplicit.runs.files import read_events
 from launch import cli, sample
@@ -114,12 +114,12 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_rows(tmp_path, monkeypat
     """Within an epoch, between sweeps, and in the row of a counted model."""
     monkeypatch.setattr(training, "_steps_between_checks", 2)
     monkeypatch.setattr(lm_training, "train", functools.partial(training.train, checkpoint_seconds=0.0))
-    monkeypatch.setattr(iterative_scaling, "sweep_tables", functools.partial(sweep_tables, checkpoint_seconds=0.0))
+    monkeypatch.setattr(lm_training, "sweep_tables", functools.partial(sweep_tables, checkpoint_seconds=0.0))
     methods = ["cold", "iterative-scaling", "context-mixing"]
     flags = [*text_flags(), *SMALL, *OPTIONS, "--methods", *methods, "--tables", "dense"]
     for place, name, stop in (
         (lm_training, "make_batch", 14),
-        (iterative_scaling, "evaluate", 17),
+        (lm_training, "evaluate", 17),
         (job.evaluation, "evaluate", 2),
     ):
         with monkeypatch.context() as patch:
@@ -189,7 +189,7 @@ def test_a_dry_run_estimates_and_writes_nothing(tmp_path, monkeypatch, capsys):
 
 
 def test_training_that_diverges_leaves_a_report_on_the_models_before(tmp_path, capfd):
-    flags = "--features cat --epochs 2 --batch-size 50 --methods cold --optimizer sgd --learning-rate 3e38".split()
+    flags = "--features cat --epochs 2 --batch-size 50 --methods cold --learning-rate 3e38".split()
     assert run(tmp_path, *text_flags(), *SMALL, *flags) == 2
     assert "lower the learning rate" in " ".join(capfd.readouterr().err.split())
     assert "| unigram |" in (tmp_path / "report.md").read_text()

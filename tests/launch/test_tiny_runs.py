@@ -14,8 +14,8 @@ from run_folders import folder, interrupt_training, interrupted, made, main, row
 from icl.attention import gd_plus_plus
 from icl.tasks import sample_tasks, vmap_tasks
 from jexplicit.lm import evaluation
-from jexplicit.lm.checkpoints import load_model
 from jexplicit.lm.evaluation import evaluate
+from jexplicit.lm.text_model import load_model
 from jexplicit.runs.files import read_events
 from launch import cli
 from launch.icl.config import InputFlags

@@ -12,21 +12,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import sentences
+from reference import log_softmax, sentences
 from tables import each_row
 
 from jexplicit.counts import count_sparse
 from jexplicit.data.streams import PAD, contexts
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.attribution import explain
-from jexplicit.lm.checkpoints import TextModel, import_model, load_model, save_run_model, save_tokenizer
-from jexplicit.lm.core.model import LanguageModel, histories, read_text
 from jexplicit.lm.counted.model import CountedModel
-from jexplicit.lm.evaluation import evaluate, log_distributions, score
-from jexplicit.lm.fits.fit import METHODS, fit_model
+from jexplicit.lm.evaluation import evaluate, init, log_distributions, read, score
+from jexplicit.lm.files import save_run_model
+from jexplicit.lm.fit import METHODS, fit_model
 from jexplicit.lm.generation import generate, next_token
-from jexplicit.lm.reading import init, read
-from jexplicit.lm.rows import network_model
+from jexplicit.lm.model import LanguageModel, histories, network_model, read_text
+from jexplicit.lm.text_model import TextModel, load_model
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from jexplicit.nn.sequences import Transformer
@@ -87,13 +86,6 @@ def fitted(kind: str) -> Any:
     return fit_model(method, data, Options(**{**vars(short), **options}), Watch(dev=dev)).model
 
 
-def log_softmax(logits: Any) -> np.ndarray:
-    """In float64, of NumPy."""
-    logits = np.asarray(logits, np.float64)
-    logits = logits - logits.max(axis=-1, keepdims=True)
-    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-
-
 one_position = jax.jit(lambda model, x, history: model.logits(x, history if model.history else None))
 
 
@@ -107,7 +99,7 @@ def slow_scores(model: Any, stream: np.ndarray) -> np.ndarray:
         return np.array(found)
     X, Y = contexts(stream, model.radius, eos=model.eos)
     past = histories(read_text(stream, 1, eos=model.eos).past, max(model.history, 1))
-    log_p = [log_softmax(one_position(model, x, h)) for x, h in zip(X, past, strict=True)]
+    log_p = [log_softmax(np.asarray(one_position(model, x, h), np.float64)) for x, h in zip(X, past, strict=True)]
     return np.array([row[y] for row, y in zip(log_p, Y, strict=True)])
 
 
@@ -164,7 +156,7 @@ def check_explain(kind, tmp_path):
 
 def check_save(kind, tmp_path):
     row = {"method": "some", "features": "cat", "radius": fitted(kind).radius, "history": "none", "dev_perplexity": 2.0}
-    save_tokenizer(tmp_path, text()[0])
+    text()[0].save(tmp_path / "tokenizer.model")
     save_run_model(tmp_path, row, fitted(kind))
     write_json(tmp_path / "config.json", {"eos": True})
     write_json(tmp_path / "results.json", {"rows": [row]})
@@ -174,7 +166,7 @@ def check_save(kind, tmp_path):
 def check_export(kind, tmp_path):
     saved = TextModel(fitted(kind), text()[0], {"method": kind, "radius": fitted(kind).radius})
     saved.save(tmp_path / "model.safetensors")
-    again = import_model(tmp_path / "model.safetensors")
+    again = load_model(tmp_path / "model.safetensors")
     assert again.about == saved.about and again.tokenizer == saved.tokenizer
     np.testing.assert_allclose(score(again.model, dev(4)), score(saved.model, dev(4)), **CLOSE)
 
@@ -186,7 +178,7 @@ def check_jit(kind, tmp_path):
     batch: Any = jax.jit(jax.vmap(one_position, in_axes=(None, 0, 0)))
     logits = np.asarray(batch(model, X, past))
     for m in (0, len(X) - 1):
-        np.testing.assert_allclose(log_softmax(logits[m]), log_softmax(one_position(model, X[m], past[m])), **CLOSE)
+        np.testing.assert_allclose(log_softmax(logits[m]), log_softmax(np.asarray(one_position(model, X[m], past[m]))), **CLOSE)
     if kind in SPREAD:
         np.testing.assert_array_equal(batch(model, X.astype(np.int64), past), logits)
         compiled = batch._cache_size()

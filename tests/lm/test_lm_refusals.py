@@ -18,21 +18,13 @@ from jexplicit.counts import count, count_sparse
 from jexplicit.data import train_tokenizer
 from jexplicit.data.streams import contexts
 from jexplicit.lm.attribution import explain
-from jexplicit.lm.core.model import token_model
-from jexplicit.lm.core.smoothing import noise_model
 from jexplicit.lm.evaluation import evaluate, log_probabilities, score, score_documents
-from jexplicit.lm.fits.fit import METHODS, OPTIONS, fit_model
-from jexplicit.lm.fits.iterative_scaling import sweep_tables
-from jexplicit.lm.fits.log_linear import log_linear_model, offset_rows
+from jexplicit.lm.fit import METHODS, OPTIONS, fit_model
 from jexplicit.lm.generation import generate, next_token
-from jexplicit.lm.rows import (
-    bigram_optimum,
-    explicit_blocks,
-    explicit_language_model,
-    network_model,
-    smoothed_ngrams,
-    unigram_model,
-)
+from jexplicit.lm.layers import explicit_language_model, log_linear_model, noise_model, offset_rows
+from jexplicit.lm.model import network_model, token_model
+from jexplicit.lm.ngram import smoothed_ngrams, unigram_model
+from jexplicit.lm.training import sweep_tables
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.networks import init_variables
 from jexplicit.nn.sequences import Transformer
@@ -49,7 +41,6 @@ def given() -> SimpleNamespace:
     g.key = jax.random.key(0)
     g.stream = stream_of(random_documents(6, 60, N, 7))
     g.counts = count(g.stream, radius=3, vocab_size=N)
-    g.larger = count(g.stream, radius=1, vocab_size=N + 1)
     g.sparse = count_sparse(g.stream, radius=3, vocab_size=N)
     g.text, (g.X, g.Y) = TrainingText(g.stream, N), contexts(g.stream, 2)
     table = jax.device_put(np.zeros((N, N)))
@@ -63,7 +54,6 @@ def given() -> SimpleNamespace:
 
 WRONG = (("temperature", -0.5), ("top-k", 0), ("top-p", 1.5), ("length", 0.5))
 NO_POSITION = "no position to predict"
-HAS_N = f"the model has {N} tokens"
 NOT_THIS_TOKEN = f"token id {N} and a model of {N}: use the model's own tokenizer"
 OTHER_COUNTS = "pass the counts of this stream, or none"
 OF_TWO = r"contexts of shape .* and a model of radius 2: pass \[.*, 2\]"
@@ -82,25 +72,20 @@ CASES: list[tuple[Callable[[Any], Any], str]] = [
     # a text and a model
     (lambda g: evaluate(g.two, FOREIGN), f"token id {N} .* {N}"),
     (lambda g: evaluate(g.unigram, PADS), NO_POSITION),
-    (lambda g: score(g.two, FOREIGN), NOT_THIS_TOKEN),
     (lambda g: score(g.two, np.array([1, 2, 3])), "encode_documents"),
     (lambda g: evaluate(g.one, stream_of([[5, 1, 2], [3, 1, 1, 4]]), counts=g.counts), OTHER_COUNTS),
-    (lambda g: evaluate(g.one, g.stream, counts=g.larger), OTHER_COUNTS),
-    (lambda g: log_probabilities(g.two, contexts(g.stream, 3)[0], g.Y), OF_TWO),
-    (lambda g: log_probabilities(g.two, g.X[:1], np.array([N])), NOT_THIS_TOKEN),
-    (lambda g: next_token(g.spread, np.array([N])), f"token ids {N} .. {N}: {HAS_N}"),
+    (lambda g: next_token(g.spread, np.array([N])), NOT_THIS_TOKEN),
     (lambda g: score_documents(g.two, g.tokenizer, ["the cat", "  "]), r"document 1, '  ', has no token"),
     # generation
     *((generated(**{name.replace("-", "_"): value}), f"{name} {value}") for name, value in WRONG),
-    (generated([np.array([1]), np.array([2, N])]), f"ids 2 .. {N}: {HAS_N}"),
+    (generated([np.array([1]), np.array([2, N])]), NOT_THIS_TOKEN),
     (generated([]), r"no prompts: give at least one, \[\[\]\] for the start of a document"),
-    (generated(banned=(1, N)), f"banned.*{N}.*{HAS_N}"),
+    (generated(banned=(1, N)), NOT_THIS_TOKEN),
     (generated(banned=tuple(range(N))), "every token is banned"),
     # explicit solutions, and rows of contexts
     (lambda g: explicit_language_model(g.counts, features="cat", radius=0), f"radius 0 {OF_THREE}"),
-    (lambda g: explicit_language_model(g.sparse, features="cat", radius=4), f"radius 4 {OF_THREE}"),
     (lambda g: offset_rows(g.counts, features="cat", radius=4), OF_THREE),
-    (lambda g: explicit_blocks(g.counts, features="mean"), "features 'mean': choose sum .* or cat"),  # pyright: ignore
+    (lambda g: explicit_language_model(g.counts, features=cast(Any, "mean")), "features 'mean': choose sum .* or cat"),
     (lambda g: noise_model(np.array([2, -1])), "at least two tokens and non-negative counts"),
     (lambda g: offset_rows(g.counts, features="cat", smoothing=cast(Any, "noise")), "smoothing 'noise': choose .* kneser-ney "),
     (lambda g: smoothed_ngrams(g.X[:0], g.Y[:0], vocab_size=N), "0 positions with contexts of 2 tokens"),
@@ -108,7 +93,6 @@ CASES: list[tuple[Callable[[Any], Any], str]] = [
     # sweeps
     (swept("two", text=lambda g: TrainingText(g.stream, N + 1)), f"vocabulary {N + 1} and a model of {N}: use the model's own"),
     (swept("even", text=lambda g: TrainingText(PADS, N)), NO_POSITION),
-    (swept("two", noise=False, discount=-1.0), "a discount of"),
     (swept("two", discount=0.5), "a discount of"),
     (swept("tied", weights=np.ones((2, N))), "noise=True"),
     # options of other methods
@@ -131,7 +115,6 @@ OF_VALUES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda g: explain(g.two, g.X[:-1], g.Y), OF_TWO),
     (lambda g: explain(g.two, g.X[:1], np.array([N])), NOT_THIS_TOKEN),
     (lambda g: fit_model("context-mixing", g.text, Options(history="window:x")), "choose none, document, window:W"),
-    (lambda g: bigram_optimum(np.zeros((N, N), int)), NO_POSITION),
 ]
 
 
@@ -159,7 +142,7 @@ FEW = ("unigram", "explicit", "cold")
 def test_a_method_reads_the_options_that_it_lists(method):
     stream, read = np.append(np.tile(np.array([0, 2, 3, 4, 2, 5, 0, 3, 4, 5, 2], np.uint16), 40), np.uint16(0)), set()
     text = TrainingText(stream, 6)
-    for more in {"iterative-scaling": [{}, {"discount": 0.5}], "cold": [{}, {"optimizer": "sgd"}]}.get(method, [{}]):
+    for more in {"iterative-scaling": [{}, {"discount": 0.5}]}.get(method, [{}]):
         options = Recorder(**{"epochs": 1, "batch_size": 64, "sweeps": 1, "calibration_positions": 50} | more)
         fit_model(method, text, options, Watch(dev=text.stream))
         read |= vars(options).get("read", set())

@@ -48,7 +48,6 @@ from jexplicit.nn.training import (
     make_optimizer,
     make_schedule,
     objective,
-    optax_optimizer,
     shorter_epochs,
 )
 
@@ -426,5 +425,3 @@ def test_calls_that_make_no_sense_are_refused():
     ]
     named = [(re.escape(message), call) for message, call in rows]
     refuse(named, errors=(ValueError, TypeCheckError))  # types say so first where they are checked
-    plain = "optimizer 'chain': optax has no plain optimiser of this name; try adagrad"
-    refuse([(plain, lambda: optax_optimizer("chain", 0.1))], of_values=True)

@@ -21,7 +21,7 @@ import jexplicit
 from icl.attention import Predictions
 from icl.recurrences import Stream
 from jexplicit import lm, solvers
-from jexplicit.lm.core import model
+from jexplicit.lm import model
 from jexplicit.runs.devices import AXIS, data_mesh, is_concrete
 
 PAGE = Path(__file__).parents[2] / "docs" / "capabilities.md"

@@ -1,11 +1,6 @@
-"""Contexts of a place as 64-bit numbers, and its token as decisions.
+"""Contexts of a place as 64-bit numbers, its token as decisions along a tree.
 
-A *column* is a pure function of the tokens before a place: the token k back, the word so far, the line. A *context* is some
-columns together: `Context("part", "word")`; equal columns have equal numbers, others hardly ever. A span of tokens is numbered
-by a polynomial modulo 2^64: `span(s, t) = (G[t] - G[s]) q^-s` with `G[t] = sum_{i < t} c_i q^i`.
-
-A token is a path of binary decisions along a *tree*, `P(token) = prod_d p(bit_d | node_d)`, so that nothing is normalised over
-the N tokens. Tokens that occur after the same tokens share the upper part of their paths: upper nodes are classes of tokens.
+Equal columns have equal numbers, others hardly ever. Every function sees the tokens before a place and nothing else.
 """
 
 import re
@@ -22,18 +17,20 @@ from threadpoolctl import threadpool_limits
 from jexplicit.data.streams import PAD
 from jexplicit.data.tokenizers import Tokenizer
 
-Column = UInt64[np.ndarray, " L"]
+Column = Integer[np.ndarray, " L"]  # not below zero
 _q = np.uint64(0xD1342543DE82EF95)  # odd, so that it has an inverse modulo 2^64
 _q_inverse = np.uint64(pow(0xD1342543DE82EF95, -1, 1 << 64))
 _shortest_window = 32
+_remembered = 10_000  # tokens
 _rank = 64  # of word vectors
 _merged = 400  # tokens of the largest tree that is merged from below; larger ones are halved from above
 _columns = 700  # pairs of tokens before
 _short = 20_000  # tokens of a text below which classes are cuts of the tree, too
+_most = 1 << 28  # decisions of a text, whose numbers fit the keys that sort them
 _k1, _k2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 
 
-def mix(a: Column | np.uint64, b: Column | np.uint64) -> Any:
+def mix(a: UInt64[np.ndarray, "*n"] | np.uint64, b: UInt64[np.ndarray, "*n"] | np.uint64) -> Any:
     """A 64-bit number for each pair of numbers."""
     with np.errstate(over="ignore"):
         h = (a ^ b) * _k1 + b
@@ -41,19 +38,16 @@ def mix(a: Column | np.uint64, b: Column | np.uint64) -> Any:
 
 
 class Spelling(NamedTuple):
-    """Properties of tokens for columns, [N] each.
+    """Properties of tokens for columns.
 
-    begins: which tokens begin a word. `▁the` of subwords or words, and every character that is not in a word.
-    folded: a number that upper and lower case share.
     kind: 1 a piece of a word (letters and apostrophes, subwords with one), 2 one with a capital, 3 white space, 4 the end of a
-        line, 5 the end of a sentence, 6 all else.
-    classes: for each size, the class of each token.
+    line, 5 the end of a sentence, 6 all else.
     """
 
-    begins: Bool[np.ndarray, " N"]
-    folded: Int[np.ndarray, " N"]
+    begins: Bool[np.ndarray, " N"]  # a word, as at `▁the`; and all outside words
+    folded: Int[np.ndarray, " N"]  # a number that upper and lower case share
     kind: UInt8[np.ndarray, " N"]
-    classes: dict[int, Int[np.ndarray, " N"]]
+    classes: dict[int, Int[np.ndarray, " N"]]  # of each size
 
     inside = property(lambda self: (self.kind == 1) | (self.kind == 2))  # tokens that belong to a word
     line = property(lambda self: self.kind == 4)  # tokens that end a line, and <pad>
@@ -130,9 +124,10 @@ class Text:
 
     def __init__(self, ids: Integer[np.ndarray, " L"], spelling: Spelling, history: str = "none"):
         self.ids, self.spelling, self.made = np.asarray(ids), spelling, {}
-        at, alone = np.arange(len(ids), dtype=np.int32), history == "none" or "document" in history
-        self.document, self.window = _latest(self.ids == PAD, at) if alone else np.zeros_like(at), window_of(history)
-        self.begin = self.document if self.window is None else np.maximum(self.document, at - self.window)
+        self.at, alone = np.arange(len(ids), dtype=np.int32), history == "none" or "document" in history
+        self.document = self.latest(self.ids == PAD, self.at) if alone else np.zeros_like(self.at)
+        self.window = window_of(history)
+        self.begin = self.document if self.window is None else np.maximum(self.document, self.at - self.window)
 
     def __getitem__(self, column: Any) -> Any:
         """A column, a context, or any function of the text that columns share."""
@@ -148,8 +143,8 @@ class Text:
             else:  # values[t - k] + 1, and 0 before the document
                 size, k = (0, column) if isinstance(column, int) else map(int, column.split(":"))
                 values = self.spelling.classes[size][self.ids] if size else self.ids
-                found, there = np.zeros(len(self.ids), np.uint64), self.begin[k:] <= np.arange(len(self.ids) - k)
-                found[k:] = np.where(there, values[:-k].astype(np.uint64) + np.uint64(1), 0)
+                found = np.zeros(len(self.ids), np.uint64)
+                found[k:] = np.where(self.begin[k:] <= self.at[:-k], values[:-k].astype(np.uint64) + np.uint64(1), 0)
             if len(self.made) > max(4, (1 << 25) // len(self.ids)):  # within 256 MB
                 self.made.pop(next(iter(self.made)))
             self.made[column] = found
@@ -163,122 +158,105 @@ class Text:
             G = np.append(np.uint64(0), np.cumsum(c * np.multiply.accumulate(powers)[:-1], dtype=np.uint64))
             self.made["sums", folded] = G, np.multiply.accumulate(inverse)
         G, inverse = self.made["sums", folded]
-        return ((G[: len(self.ids)] if end is None else G[end]) - G[start]) * inverse[start]
+        return ((G[: len(self.ids)] if end is None else G[end]) - G[start]) * inverse[start]  # sum_i c_i q^(i - start)
 
-
-def _latest(event: Bool[np.ndarray, " L"], values: np.ndarray, default: int = 0) -> Int[np.ndarray, " L"]:
-    """For each place the value at the last event before it."""
-    at = np.arange(len(event))
-    last = np.maximum.accumulate(np.where(event, at, -1))
-    last = np.append(-1, last[:-1])
-    return np.where(last >= 0, values[np.maximum(last, 0)], default)
+    def latest(self, event: Bool[np.ndarray, " L"], values: np.ndarray, default: int = 0) -> Int[np.ndarray, " L"]:
+        """For each place the value at the last event before it."""
+        last = np.append(np.int32(-1), np.maximum.accumulate(np.where(event, self.at, np.int32(-1)))[:-1])
+        return np.where(last >= 0, values[np.maximum(last, 0)], default)
 
 
 # Words. Of characters a word is a run of letters; of subwords it begins at a `▁`.
 class Words(NamedTuple):
-    """Words of a text, and for each place the begin of its word.
-
-    before, first: [L] the number of words before that begin, and before the document.
-    """
+    """Words of a text, and for each place the words before it."""
 
     begin: Int[np.ndarray, " words"]
     end: Int[np.ndarray, " words"]
-    start: Int[np.ndarray, " L"]
-    before: Int[np.ndarray, " L"]
-    first: Int[np.ndarray, " L"]
+    start: Int[np.ndarray, " L"]  # of the place's own word
+    before: Int[np.ndarray, " L"]  # words before that
+    first: Int[np.ndarray, " L"]  # words before the document
 
 
 def _words(text: Text) -> Words:
-    inside, at = text.spelling.inside[text.ids], np.arange(len(text.ids))
+    inside = text.spelling.inside[text.ids]
     continues = np.append(False, inside[:-1])
     starts = inside & (text.spelling.begins[text.ids] | ~continues)
     begin, end = np.flatnonzero(starts), np.flatnonzero(starts | ~inside)
-    end = np.append(end, len(at))[np.searchsorted(end, begin, side="right")]
-    start = np.where(continues, _latest(starts, at), at)
+    end = np.append(end, len(inside))[np.searchsorted(end, begin, side="right")]
+    start = np.where(continues, text.latest(starts, text.at), text.at)
     return Words(begin, end, start, np.searchsorted(begin, start), np.searchsorted(begin, text.begin))
 
 
 def _word(text: Text, k: int, *, folded: bool = False) -> Column:
     """The k-th word that ended before the place, if any."""
     words = text[_words]
-    n = words.before - k
-    if not len(words.begin):
-        return np.zeros(len(n), np.uint64)
-    return np.where(n >= words.first, text.span(words.begin, words.end, folded=folded)[np.maximum(n, 0)], np.uint64(0))
+    n, spans = words.before - k, text.span(words.begin, words.end, folded=folded)
+    return np.where(n >= words.first, np.append(spans, np.uint64(0))[np.maximum(n, 0)], np.uint64(0))
 
 
 def _since(text: Text) -> Column:
     """All since the last finished word."""
-    words, at = text[_words], np.arange(len(text.ids))
+    words = text[_words]
     n = words.before - 1
     last = np.append(words.end, 0)[np.maximum(n, 0)]
-    return text.span(np.where(n >= words.first, last, np.minimum(text.begin + 1, at)))
+    return text.span(np.where(n >= words.first, last, np.minimum(text.begin + 1, text.at)))
 
 
 def _line_start(text: Text) -> np.ndarray:
-    at = np.arange(len(text.ids))
-    return np.maximum(np.minimum(_latest(text.spelling.line[text.ids], at + 1), at), text.begin)
+    return np.maximum(np.minimum(text.latest(text.spelling.line[text.ids], text.at + 1), text.at), text.begin)
 
 
 def _opens(text: Text) -> Bool[np.ndarray, " L"]:
     """Whether a place is in the first line of a paragraph."""
-    at, start = np.arange(len(text.ids)), text[_line_start]
-    empty, before = text.spelling.line[text.ids] & (start == at), np.maximum(start - 1, 0)
+    start = text[_line_start]
+    empty, before = text.spelling.line[text.ids] & (start == text.at), np.maximum(start - 1, 0)
     return (start > text.begin) & ((text.ids[before] == PAD) | empty[before])
 
 
 def _speaker(text: Text, k: int) -> Column:
     """The first line of the k-th paragraph back, 1 for the last."""
-    at, start = np.arange(len(text.ids)), text[_line_start]
-    ends = np.flatnonzero(text.spelling.line[text.ids] & (start < at) & text[_opens])
-    n = np.searchsorted(ends, at) - k
+    start = text[_line_start]
+    ends = np.flatnonzero(text.spelling.line[text.ids] & (start < text.at) & text[_opens])
+    n = np.searchsorted(ends, text.at) - k
     place = np.append(ends, 0)[np.maximum(n, 0)]
     return np.where((n >= 0) & (start[place] > text.begin), text.span(start)[place], np.uint64(0))
-
-
-def _paragraph(text: Text) -> Column:
-    """2 where a paragraph may begin, 1 in its first line, else 0."""
-    return (text[_opens] * (1 + (text[_line_start] == np.arange(len(text.ids))))).astype(np.uint64)
-
-
-def _in_line(text: Text) -> Column:
-    """How many words of the line have ended."""
-    ends = text[_words].end
-    return (np.searchsorted(ends, np.arange(len(text.ids))) - np.searchsorted(ends, text[_line_start])).astype(np.uint64)
 
 
 def _line_before(text: Text, what: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Column:
     """A number of the line before, by its ends; 0 without one."""
     start = text[_line_start]
     end = np.maximum(start - 1, 0)
-    return np.where(start > text.begin + 1, what(np.maximum(start[end], text.begin), end), 0).astype(np.uint64)
+    return np.where(start > text.begin + 1, what(np.maximum(start[end], text.begin), end), 0)
 
 
 def _of_kind(text: Text, kinds: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """[L] the last place with some kinds of token, if any."""
-    at = np.arange(len(text.ids))
-    last = _latest(np.isin(text.spelling.kind[text.ids], kinds), at, -1)
+    last = text.latest(np.isin(text.spelling.kind[text.ids], kinds), text.at, -1)
     return np.maximum(last, 0), last > text.begin
 
 
+def _since_place(text: Text, event: np.ndarray, place: np.ndarray) -> Column:
+    """The number of events from a place on."""
+    return np.searchsorted(event, text.at) - np.searchsorted(event, place)
+
+
 def _sentence(text: Text) -> Column:
-    """How many words have begun since the end of the sentence before."""
-    begin, (stop, known) = text[_words].begin, _of_kind(text, (5,))
-    first = np.where(known, stop, text.begin)
-    return (np.searchsorted(begin, np.arange(len(text.ids))) - np.searchsorted(begin, first)).astype(np.uint64)
+    """The number of words that have begun since the end of the sentence before."""
+    stop, known = _of_kind(text, (5,))
+    return _since_place(text, text[_words].begin, np.where(known, stop, text.begin))
 
 
 def _punctuation(text: Text) -> Column:
     """The last token that is neither word nor white space."""
     last, known = _of_kind(text, (5, 6))
-    return np.where(known, text.ids[last].astype(np.uint64) + np.uint64(1), np.uint64(0))
+    return np.where(known, text.ids[last] + 1, 0)
 
 
 def _shape(text: Text, length: int = 8) -> Column:
     """The kinds of the last tokens, with runs of small letters as one."""
-    kind, at = text.spelling.kind[text.ids].astype(np.uint64), np.arange(len(text.ids))
+    kind = text.spelling.kind[text.ids].astype(np.uint64)
     kept = np.flatnonzero((kind != 1) | np.append(True, kind[:-1] != 1))
-    n, found = np.searchsorted(kept, at), np.zeros(len(at), np.uint64)
+    n, found = np.searchsorted(kept, text.at), np.zeros(len(kind), np.uint64)
     for k in range(length):
         place = kept[np.maximum(n - 1 - k, 0)]
         found |= np.where((n > k) & (place > text.begin), kind[place], 0).astype(np.uint64) << np.uint64(3 * k)
@@ -287,29 +265,18 @@ def _shape(text: Text, length: int = 8) -> Column:
 
 def _place(text: Text) -> Column:
     """0 at line starts, 1 and 2 outside, 3 to 7 inside words."""
-    at = np.arange(len(text.ids))
-    part = at - text[_words].start
-    others = at - _latest(text.spelling.inside[text.ids], at + 1)
-    width = at - text[_line_start]
-    return np.where(part > 0, np.minimum(part + 2, 7), np.where(width > 0, np.clip(others, 1, 2), 0)).astype(np.uint64)
+    part, width = text.at - text[_words].start, text.at - text[_line_start]
+    others = text.at - text.latest(text.spelling.inside[text.ids], text.at + 1)
+    return np.where(part > 0, np.minimum(part + 2, 7), np.where(width > 0, np.clip(others, 1, 2), 0))
 
 
-def follower(context: Context, n: int = 2, window: int = 10_000) -> Callable[[Text], Column]:
-    """A column: the last n continuations of the same context; 0 without one."""
-
-    def followed(text: Text) -> Column:
-        h, within = mix(text[context], text.document.astype(np.uint64)), min(window, text.window or window)
-        order = np.argsort(h, kind="stable")
-        sorted_h, ids, found = h[order], text.ids[order].astype(np.uint64) + np.uint64(1), np.zeros(len(h), np.uint64)
-        for k in range(1, n + 1):
-            same = (sorted_h[k:] == sorted_h[:-k]) & (order[k:] - order[:-k] <= within)
-            found[k:] = np.where(same, mix(found[k:], ids[:-k]), found[k:])
-        out = np.empty_like(found)
-        out[order] = found
-        return out
-
-    followed.__name__ = f"followed {context!r}"
-    return followed
+def _followed(text: Text, *back: int) -> Column:
+    """The token that came last after the same tokens; 0 without one."""
+    h, within = mix(text[Context(*back)], text.document.astype(np.uint64)), min(_remembered, text.window or _remembered)
+    order, found = np.argsort(h, kind="stable"), np.zeros(len(h), np.uint64)
+    same = (h[order[1:]] == h[order[:-1]]) & (np.diff(order) <= within)
+    found[order[1:]] = np.where(same, mix(np.uint64(0), text.ids[order[:-1]].astype(np.uint64) + np.uint64(1)), np.uint64(0))
+    return found
 
 
 COLUMNS: dict[str, Callable[[Text], Column]] = {
@@ -318,36 +285,31 @@ COLUMNS: dict[str, Callable[[Text], Column]] = {
     "word before": lambda text: _word(text, 2),
     "since": _since,
     "line": lambda text: text.span(text[_line_start]),
-    "width": lambda text: (np.arange(len(text.ids)) - text[_line_start]).astype(np.uint64),
+    "width": lambda text: text.at - text[_line_start],
     "speaker": lambda text: _speaker(text, 1),
     "speaker before": lambda text: _speaker(text, 2),
-    "paragraph": _paragraph,
-    "first": lambda text: np.where((at := text[_line_start]) < np.arange(len(text.ids)), text.ids[at] + 1, 0).astype(np.uint64),
-    "words in line": _in_line,
+    "paragraph": lambda text: text[_opens] * (1 + (text[_line_start] == text.at)),  # 2 where it may begin, 1 in its first line
+    "first": lambda text: np.where((start := text[_line_start]) < text.at, text.ids[start] + 1, 0),
+    "words in line": lambda text: _since_place(text, text[_words].end, text[_line_start]),
     "width before": lambda text: _line_before(text, lambda start, end: end - start + 1),
     "line end": lambda text: _line_before(text, lambda start, end: text.ids[np.maximum(end - 1, 0)] + 1),
     "sentence": _sentence,
     "punctuation": _punctuation,
     "shape": _shape,
     "place": _place,
-    "followed": follower(Context(1), 1),
-    "followed two": follower(Context(1, 2), 1),
+    "followed": lambda text: _followed(text, 1),
+    "followed two": lambda text: _followed(text, 1, 2),
     "folded part": lambda text: text.span(text[_words].start, folded=True),
     "folded word": lambda text: _word(text, 1, folded=True),
 }
 
 
 class Tree(NamedTuple):
-    """The paths of N tokens through N - 1 nodes; 0 is the root.
+    """The paths of N tokens through N - 1 nodes; 0 is the root."""
 
-    node: [N, D] the nodes of a path from the root on, 0 after its end.
-    bit: [N, D] which way the path goes at each.
-    length: [N] decisions of a path.
-    """
-
-    node: Int[np.ndarray, "N D"]
-    bit: Int[np.ndarray, "N D"]
-    length: Int[np.ndarray, " N"]
+    node: Int[np.ndarray, "N D"]  # from the root on, 0 after the end of a path
+    bit: Int[np.ndarray, "N D"]  # which way it goes at each
+    length: Int[np.ndarray, " N"]  # decisions of a path
 
     @property
     def within(self) -> Bool[np.ndarray, "N D"]:
@@ -376,19 +338,6 @@ class Tree(NamedTuple):
         top = np.where(depth < self.length, self.node[np.arange(N), np.minimum(depth, D - 1)], N + np.arange(N))
         return np.unique(top, return_inverse=True)[1].astype(np.int32)
 
-    def leaves(self) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, "nodes 3"]]:
-        """The tokens from left to right, and the leaves of each node."""
-        N, D = self.node.shape
-        order = np.lexsort([np.where(self.within, self.bit, -1)[:, d] for d in range(D - 1, -1, -1)])
-        spans = np.full((max(N - 1, 0), 3), N, np.int64)
-        spans[:, 1:] = 0
-        place, depth = np.nonzero(self.within[order])
-        node, bit = self.node[order][place, depth], self.bit[order][place, depth]
-        np.minimum.at(spans[:, 0], node, place)
-        np.maximum.at(spans[:, 2], node, place + 1)
-        np.maximum.at(spans[:, 1], node[bit == 0], place[bit == 0] + 1)
-        return order, spans
-
 
 def grow(ids: Integer[np.ndarray, " L"], N: int, sizes: Iterable[int] = ()) -> tuple[Tree, dict[int, Int[np.ndarray, " N"]]]:
     """The tree of a text's tokens, and classes of each size.
@@ -401,11 +350,16 @@ def grow(ids: Integer[np.ndarray, " L"], N: int, sizes: Iterable[int] = ()) -> t
     ids = np.asarray(ids, np.int64)  # sums of small integers would wrap
     counts = np.bincount(ids, minlength=N)
     if N <= _merged:
-        tree = agglomerate(_before(ids, N))
+        pair = ids[:-2] * N + ids[1:-1]  # tokens after the commonest pairs, and after single tokens
+        kinds, n = np.unique(pair, return_counts=True)
+        common = np.sort(kinds[np.argsort(-n, kind="stable")[:_columns]])
+        column, width = len(common) + ids[1:-1], len(common) + N
+        known = np.isin(pair, common)
+        column[known] = np.searchsorted(common, pair[known])
+        tree = agglomerate(np.bincount(ids[2:] * width + column, minlength=N * width).reshape(N, width).astype(float))
         return tree, {size: tree.classes(size, counts) for size in sizes}
     C = csr_array((np.ones(len(ids) - 1, np.int64), (ids[1:], ids[:-1])), shape=(N, N))
-    x = singular_vectors([C, C.T.tocsr()], _rank)  # from the tokens before, and after
-    x = x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6)
+    x = word_vectors([C, C.T.tocsr()], _rank)  # from the tokens before, and after
     tree, occurs = bisect(x, counts), np.flatnonzero(counts)
     if len(ids) < _short:
         return tree, {size: tree.classes(size, counts) for size in sizes}
@@ -419,24 +373,8 @@ def grow(ids: Integer[np.ndarray, " L"], N: int, sizes: Iterable[int] = ()) -> t
     return tree, classes
 
 
-def _before(ids: np.ndarray, N: int) -> np.ndarray:
-    """Counts of each token after the commonest pairs and single tokens."""
-    pair = ids[:-2].astype(np.int64) * N + ids[1:-1]
-    kinds, n = np.unique(pair, return_counts=True)
-    common = np.sort(kinds[np.argsort(-n, kind="stable")[:_columns]])
-    at = np.searchsorted(common, pair)
-    known = (at < len(common)) & (common[np.minimum(at, len(common) - 1)] == pair) if len(common) else np.zeros(0, bool)
-    column = np.where(known, at, len(common) + ids[1:-1])
-    width = len(common) + N
-    return np.bincount(ids[2:] * width + column, minlength=N * width).reshape(N, width).astype(float)
-
-
 def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
-    """The tree that merges the two clusters that lose least information.
-
-    J: [N, C] how often each token stands with each column. Source: agglomerative information bottleneck, Slonim and Tishby
-    1999; Brown et al. 1992.
-    """
+    """The tree that merges the two clusters that lose least information (Slonim, Tishby 1999)."""
     N = len(J)
     J = J[:, J.any(axis=0) | (np.arange(J.shape[1]) == 0)] + 1e-9  # also of a text without neighbours
 
@@ -463,13 +401,11 @@ def agglomerate(J: Float[np.ndarray, "N C"]) -> Tree:
     return as_tree(children, 2 * N - 2, N)
 
 
-def singular_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray, "N R"]:
-    """Word vectors from counts [N, N] of pairs, of several side by side.
+def word_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray, "N R"]:
+    """Unit word vectors from counts of pairs, side by side (Levy and Goldberg 2014).
 
     Leading singular vectors of positive pointwise mutual information `log(n_ij / (n_i q_j))`, with q the distribution of the
     second tokens to the power .75, scaled by root singular values.
-
-    Source: Levy and Goldberg 2014.
     """
     found = []
     for counts in pairs:
@@ -480,7 +416,8 @@ def singular_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray,
         positive = csr_array((information[kept], (C.row[kept], C.col[kept])), shape=(N, N))
         u, s, _ = svds(positive, k=min(rank, N - 2), v0=np.ones(N) / np.sqrt(N))
         found.append(u * np.sqrt(np.maximum(s, 0)))
-    return np.concatenate(found, axis=1)
+    x = np.concatenate(found, axis=1)
+    return x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6)
 
 
 def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], least: float = 0.2) -> Tree:
@@ -534,3 +471,41 @@ def as_tree(children: dict[int, tuple[int, int]] | dict[int, list[int]], root: i
     D = max(len(paths[i]) for i in range(N))
     padded = np.array([paths[i] + ((0, 0),) * (D - len(paths[i])) for i in range(N)], np.int32).reshape(N, D, 2)
     return Tree(padded[..., 0], padded[..., 1].astype(np.int8), np.array([len(paths[i]) for i in range(N)], np.int32))
+
+
+class Decisions(NamedTuple):
+    """The decisions of a text: place, block, node of the tree, 0 or 1."""
+
+    place: Int[np.ndarray, " B"]
+    block: Int[np.ndarray, " B"]
+    node: Integer[np.ndarray, " B"]
+    bit: Int[np.ndarray, " B"]
+
+
+def predicted_places(ids: Integer[np.ndarray, " L"], eos: bool, start: int = 1) -> Int[np.ndarray, " P"]:
+    """The places of a stream from `start` on whose tokens are predicted."""
+    return np.arange(start, len(ids)) if eos else np.flatnonzero(ids[start:] != PAD) + start
+
+
+def decisions(
+    ids: Integer[np.ndarray, " L"], tree: Tree, places: Int[np.ndarray, " P"], block: np.ndarray | None = None
+) -> Decisions:
+    """The decisions of the tokens at some places; block: [L] below 256.
+
+    >>> decisions(np.array([0, 1, 2, 0]), as_tree({3: (0, 4), 4: (1, 2)}, 3, 3), np.array([1, 2])).node.tolist()
+    [0, 1, 0, 1]
+    """
+    token = ids[places]
+    length = tree.length[token]
+    if (B := int(length.sum(dtype=np.int64))) > _most:
+        raise ValueError(f"a text of {B:,} decisions: context mixing counts {_most:,} at most; give less text")
+    first = np.append(np.int32(0), np.cumsum(length, dtype=np.int32))
+    small = np.uint16 if len(tree.length) <= 1 << 16 else np.int32
+    node, bit = np.empty(first[-1], small), np.empty(first[-1], np.int8)
+    place = np.repeat(places.astype(np.int32), length)
+    for d in range(tree.node.shape[1]):
+        longer = np.flatnonzero(length > d)
+        at = first[longer] + d
+        node[at], bit[at] = tree.node[token[longer], d], tree.bit[token[longer], d]
+    own = np.zeros(len(bit), np.uint8) if block is None else np.repeat(block[places].astype(np.uint8), length)
+    return Decisions(place, own, node, bit)

@@ -1,41 +1,54 @@
-"""The counted language model: decisions along a tree, evidence of cells, and their mix.
+"""The counted language model, its fit, and reading a text with it.
 
-    log P(token) = sum_d log sigma(+-a_d),        a = w.x + sum_g D_g.z_g
-
-The contexts go in *stages*: those of a stage are counted one after the other, each over the log-odds so far, and gates mix the
-evidence of this stage and all before it. What a model sees of the text before a token is its *history*:
-
-    none, window:W     the counts of the training text; and those of the last W tokens
-    document, all      these, and those of the document so far, or of all that was read
-    adaptive           the same as all, and gates go on learning
+log P(token) = sum_d log sigma(+-a_d), with the log-odds a = w.x + sum_g D_g.z_g.
 """
 
+import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float32, Int, Integer
+from jaxtyping import Float, Float32, Int, Integer
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
 from jexplicit.data.streams import PAD, check_stream, check_token_ids
-from jexplicit.data.tokenizers import Tokenizer
-from jexplicit.lm.counted.contexts import Context, Spelling, Text, Tree, grow, spelling, window_of
+from jexplicit.data.tokenizers import Progress, Tokenizer
+from jexplicit.lm.counted.contexts import (
+    Context,
+    Decisions,
+    Spelling,
+    Text,
+    Tree,
+    decisions,
+    grow,
+    predicted_places,
+    spelling,
+    window_of,
+)
 from jexplicit.lm.counted.evidence import (
+    BLOCK,
     KINDS,
     LONG,
     MOST,
+    NO_BLOCKS,
     PARTS,
     SORTED_ONCE,
     Cells,
-    Decisions,
+    Described,
+    Gate,
+    Layer,
+    Statistics,
     View,
-    decisions,
+    blocks_of,
+    directions,
+    newton,
     pass_over,
-    predicted_places,
+    read_gate,
+    solve_layer,
+    weigh,
 )
-from jexplicit.lm.counted.mixing import Gate, Layer, blocks_of, directions, newton, read_gate, solve_layer
 from jexplicit.runs.devices import RUNTIME_BYTES
 from jexplicit.runs.files import trim_heap
 
@@ -47,21 +60,19 @@ _late = 1 << 23  # decisions that gates are fitted on, and half of them in a lon
 _solvable = 100_000  # decisions from which a layer is solved
 _start, _ridge = np.array([0.2, 0, 0]), 100.0  # of the weights of a context's evidence
 _unseen = 20.0  # information that stands behind each number of evidence, which a short text may not show
-_gate_ridge = {"moving": 3.0, "static": 300.0}
+_moving_ridge, _static_ridge = 3.0, 300.0  # of gates, times the inverse variances of their directions
 _size = 24  # directions of a gate
+_read_at_once, _reported = 1 << 18, 1 << 16  # tokens, and those from one report of progress to the next
+_decisions = 1 << 18  # at once, where all nodes are asked for
 
 
 class Part(NamedTuple):
-    """A context of a model, as it was counted.
-
-    step: [3] weights with which its evidence is added to the base of the contexts after it. table: of states. cells: what it
-    has seen at the end of the training text; None of a window.
-    """
+    """A context of a model, as it was counted."""
 
     context: Context
-    step: Float32[np.ndarray, " 3"]
+    step: Float32[np.ndarray, " 3"]  # weights with which its evidence is added to the base of the contexts after it
     table: Float32[np.ndarray, "states bins"]
-    cells: Cells | None
+    cells: Cells | None  # at the end of the training text; None of a window
 
     @property
     def name(self) -> str:
@@ -74,24 +85,12 @@ class Part(NamedTuple):
 
 
 class CountedModel(NamedTuple):
-    """A counted language model.
-
-    tree: of tokens.
-    parts: contexts in the order of their evidence.
-    weights: [F] shared by all decisions.
-    gates: with the names of their sets, stage after stage; each reads the first evidence, as much as its U has rows.
-    spelling: of the tokens.
-    history: what it sees of the text before.
-    eos: whether `<pad>` is predicted, as the end of a document.
-    frozen: whether no weight moves.
-    least: decisions that a cell must have seen before it says anything.
-    layer: on word vectors, solved; None without one.
-    """
+    """A counted language model; `fit_counted` explains history, eos, frozen and least."""
 
     tree: Tree
-    parts: tuple[Part, ...]
-    weights: Float32[np.ndarray, " F"]
-    gates: tuple[tuple[tuple[str, ...], Gate], ...]
+    parts: tuple[Part, ...]  # in the order of their evidence
+    weights: Float32[np.ndarray, " F"]  # shared by all decisions
+    gates: tuple[tuple[tuple[str, ...], Gate], ...]  # with names of their sets; each reads the first evidence, by the rows of U
     spelling: Spelling
     history: str
     eos: bool
@@ -99,10 +98,9 @@ class CountedModel(NamedTuple):
     least: int
     layer: Layer | None = None
 
-    @property
-    def vocab_size(self) -> int:
-        """N, the number of token ids."""
-        return len(self.tree.length)
+    vocab_size = property(lambda self: len(self.tree.length), doc="N, the number of token ids.")
+    names = property(lambda self: (*(part.name for part in self.parts), *(["word vectors"] if self.layer else [])))
+    nbytes = property(lambda self: sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(self)))
 
     @property
     def radius(self) -> int:
@@ -110,22 +108,15 @@ class CountedModel(NamedTuple):
         return max((column for part in self.parts for column in part.context.columns if isinstance(column, int)), default=1)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """What each context is, and the layer."""
-        return (*(part.name for part in self.parts), *(["word vectors"] if self.layer else []))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(self))
-
-    @property
     def scalars(self) -> int:
-        """The number of fitted weights, directions of gates, and learned sets.
-
-        What is counted or solved from sums is not: cells, tables of states, rows of the layer.
-        """
+        """The number of weights, directions and learned sets, without counts and solved rows."""
         return self.weights.size + sum(int(np.count_nonzero(gate.U) + np.count_nonzero(gate.D)) for _, gate in self.gates)
+
+    def within_documents(self) -> "CountedModel":
+        """A model that treats each document as if there were no other."""
+        if self.history == "none" or "document" in self.history:
+            return self
+        return self._replace(history="document" if self.history == "all" else f"{self.history}:document")
 
     def __repr__(self) -> str:
         return f"CountedModel({len(self.parts)} contexts, {self.vocab_size} tokens, history={self.history!r}, eos={self.eos})"
@@ -226,9 +217,7 @@ def sets_of(
                 ids = text.ids if len(tree.length) <= _sizes[name] else text.spelling.classes[200][text.ids]
                 fact = np.append(0, ids[:-1])[place]
             case _:
-                all_places = np.arange(len(text.ids))
-                first = np.maximum.accumulate(np.where(np.append(True, text.ids[:-1] == PAD), all_places, 0))
-                fact = np.frexp(all_places - first)[1][place]
+                fact = np.frexp(text.at - text.latest(text.ids == PAD, text.at + 1))[1][place]
         found = found * _sizes[name] + np.minimum(fact, _sizes[name] - 1)
         size *= _sizes[name]
     return found, size
@@ -242,7 +231,7 @@ def view_of(context: Context, history: str, text: Text, starts: Int[np.ndarray, 
         return View(whole=True)
     first = np.maximum(starts, text.document + 1 if "document" in history else 0)
     if sizes := [size for size in (text.window, context.window) if size]:
-        first = np.maximum(first, np.arange(len(text.ids)) - min(sizes))
+        first = np.maximum(first, text.at - min(sizes))
     return View(training=context.window is None, since=first)
 
 
@@ -284,6 +273,7 @@ def fit_counted(
         ValueError: a stream without documents, a token id outside the vocabulary, an unknown history or gate, no context,
             stages below 1 or more than contexts.
     """
+    log = log or (lambda **event: None)
     check_stream(ids)
     check_token_ids(ids, N)
     window_of(history)
@@ -314,8 +304,7 @@ def fit_counted(
     sample, X = np.full((F, len(some)), BIAS, np.float32), np.full((F, W), BIAS, np.float16)
     base, known, parts, fitted, solved = np.zeros(B, np.float32), np.zeros(W, np.uint8), [], [], None
     fit, learned = slice(W // 20, W, max(1, W // 1_500_000)), blocks_of(d.place[mixed])
-    shape: Any = {"size": _size, "ridge": _gate_ridge["moving" if adaptive else "static"]}
-    shape["halves"] = None if adaptive else d.block[mixed[fit]] % 2
+    ridge, halves = (_moving_ridge, None) if adaptive else (_static_ridge, d.block[mixed[fit]] % 2)
 
     def solve(x: np.ndarray) -> np.ndarray:
         """The weights of some evidence of one context."""
@@ -332,11 +321,10 @@ def fit_counted(
         M *= np.sqrt(v.sum())
         for names in gates:
             sets, in_all = sets_of(names, text, d, known, tree, mixed)
-            gate = directions(X[:F, fit], y[fit], log_odds[fit], sets[fit], M, sets_in_all=in_all, **shape)
+            gate = directions(X[:F, fit], y[fit], log_odds[fit], sets[fit], M, in_all, _size, ridge, halves)
             log_odds, gate = read_gate(gate, X[:F], log_odds, sets, y, learned)
             fitted.append((names, gate))
-            if log:
-                log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()))
+            log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()))
         base[mixed] = log_odds
 
     for k, context in enumerate(chain):
@@ -345,8 +333,7 @@ def fit_counted(
         sample[at], X[at] = past.x[:, some], past.x
         parts.append(Part(context, past.step, past.table, past.cells))
         known += context.of_last & past.known
-        if log:
-            log(context=str(context))
+        log(context=str(context))
         if W < B:  # memory is short
             text.made.clear()
             trim_heap()
@@ -358,8 +345,7 @@ def fit_counted(
         step = newton(sample[-2:-1].T, y[some], np.ones(1), _ridge, base[mixed[some]])
         solved = solved._replace(step=float(step[0]))
         base[mixed] = np.clip(base[mixed] + solved.step * x, -MOST, MOST)
-        if log:
-            log(context="word vectors")
+        log(context="word vectors")
     mix(F)
     weights = np.concatenate([*(part.step for part in parts), [solved.step] if solved else [], [0]]).astype(np.float32)
     return CountedModel(tree, tuple(parts), weights, tuple(fitted), text.spelling, history, eos, frozen, least, solved)
@@ -378,10 +364,7 @@ def fit_bytes(counts: Integer[np.ndarray, " N"], contexts: int) -> int:
 
 
 def shuffled(ids: Integer[np.ndarray, " L"], seed: int) -> Integer[np.ndarray, " L"]:
-    """A text as pieces of neighbouring documents in a random order.
-
-    A model is fitted on what the blocks of a text before a block say of it, and a text may go from one source to the next.
-    """
+    """A text as pieces of neighbouring documents in a random order, whatever their sources."""
     ends = np.flatnonzero(ids == PAD)[1:] + 1
     size = max(len(ids) // 200, _piece)
     cuts = ends[np.flatnonzero(np.diff(ends // size, prepend=0))]
@@ -391,13 +374,178 @@ def shuffled(ids: Integer[np.ndarray, " L"], seed: int) -> Integer[np.ndarray, "
 
 
 def late_decisions(block: Integer[np.ndarray, " B"], adaptive: bool) -> Int[np.ndarray, "R 2"]:
-    """Ranges of the decisions that gates are fitted on.
-
-    They are the last ones, or of a long static text the last ones of each block of its second half, so that sets differ by
-    more than the cells of one block.
-    """
+    """Ranges of the decisions that gates are fitted on: the last ones."""
     if adaptive or len(block) <= _late:
         return np.array([[max(len(block) - _late, 0), len(block)]])
+    # of a long static text the last ones of several blocks, so that sets differ by more than the cells of one
     half, edges = _blocks // 2, np.searchsorted(block, np.arange(_blocks + 1, dtype=block.dtype))
     first, last = edges[half:-1], edges[half + 1 :]
     return np.stack([np.maximum(last - _late // 2 // half, first), last], axis=1)
+
+
+# Reading
+
+
+class CountedState(NamedTuple):
+    """The memory of a text that a counted model has read."""
+
+    tokens: Int[np.ndarray, " n"]  # from a `<pad>` on, as far back as columns see
+    base: Float32[np.ndarray, "parts B"]  # that their decisions were measured against; no parts if they are not counted
+    gates: tuple[Gate, ...]  # which move in an adaptive model
+    done: int  # decisions that these have learned from, whole blocks; in a static model all
+    model: int  # a checksum of its weights
+
+
+class Ahead(NamedTuple):
+    """The evidence of decisions after a state."""
+
+    d: Decisions  # from `state.done` on
+    X: np.ndarray
+    sets: tuple[np.ndarray, ...]  # of each gate
+    base: np.ndarray  # of all decisions that are kept, the old ones first
+    log_odds: np.ndarray
+    gates: tuple[Gate, ...]  # after they have learned
+
+
+def begin(model: CountedModel) -> CountedState:
+    """The state before a text, at the start of its first document."""
+    base = np.zeros((0 if model.history == "none" else len(model.parts), 0), np.float32)
+    gates = tuple(gate for _, gate in model.gates)
+    checksum = zlib.crc32(b"".join([model.weights.tobytes(), *(gate.U.tobytes() for gate in gates)]))
+    return CountedState(np.array([PAD], np.int32), base, gates, 0, checksum)
+
+
+def all_nodes(model: CountedModel, places: Int[np.ndarray, " P"]) -> Decisions:
+    """The decisions at all nodes at each of some places, whatever they will be."""
+    nodes = model.vocab_size - 1
+    zeros = np.zeros(len(places) * nodes, np.uint8)
+    node, place = np.tile(np.arange(nodes, dtype=np.int32), len(places)), np.repeat(places.astype(np.int32), nodes)
+    return Decisions(place, zeros, node, zeros.astype(np.int8))
+
+
+def look_ahead(
+    model: CountedModel, state: CountedState, ids: Integer[np.ndarray, " L"], new: Decisions, *, learn: bool = False
+) -> Ahead:
+    """The evidence of new decisions after a state.
+
+    ids: [L] tokens of the state and the new ones. learn: whether gates learn from the decisions.
+    """
+    text, d, first = Text(ids, model.spelling, model.history), new, 0
+    if len(state.base) or state.done:
+        old = decisions(ids, model.tree, predicted_places(state.tokens, model.eos))
+        d, first = Decisions(*map(np.concatenate, zip(old, new, strict=True))), state.done
+    later = Decisions(*(field[first:] for field in d))
+    b, known, base = np.zeros(len(later.bit), np.float32), np.zeros(len(later.bit), np.uint8), []
+    X = np.full((len(model.weights), len(b)), BIAS, np.float32)
+    starts, sets, gates = np.zeros(len(ids), int), [], list(state.gates)
+    blocks, wanted = complete(model, state, later) if learn else NO_BLOCKS, np.array([[first, len(d.bit)]])
+    own = model.history != "none"  # it counts the text that is read
+    for k, part in enumerate(model.parts):
+        if own:
+            base.append(np.concatenate([state.base[len(base), :first], b]))
+        view = view_of(part.context, model.history, text, starts)
+        past = pass_over(
+            text[part.context], d if own else later, base[-1] if own else b, view,
+            least=model.least, wanted=wanted if own else None, table=part.table, before=part.cells,
+        )  # fmt: skip
+        b, F = weigh(part.step, past.x, b), KINDS * (k + 1)
+        X[F - KINDS : F] = past.x
+        known += part.context.of_last & past.known
+        if k + 1 == len(model.parts):
+            F = len(X)
+            if model.layer:
+                X[-2] = model.layer.evidence(text, later.place, later.node)
+                b = weigh(model.weights[-2:-1], X[-2:-1], b)
+        for n in (n for n, gate in enumerate(gates) if len(gate.U) == F):
+            sets.append(sets_of(model.gates[n][0], text, later, known, model.tree)[0])
+            b, gates[n] = read_gate(gates[n], X[:F], b, sets[n], later.bit, blocks)
+    kept = np.array(base, np.float32).reshape(len(base), len(d.bit) if base else 0)
+    return Ahead(later, X, tuple(sets), kept, b, tuple(gates))
+
+
+def complete(model: CountedModel, state: CountedState, d: Decisions) -> Int[np.ndarray, " n"]:
+    """The blocks of decisions ahead that are whole, for learning gates."""
+    if model.frozen or not model.history.startswith("adaptive"):
+        return NO_BLOCKS
+    blocks = blocks_of(d.place, state.done)
+    return blocks[: np.searchsorted(blocks, (state.done + len(blocks)) // BLOCK)]
+
+
+def read_decisions(
+    model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " n"], progress: Progress | None = None
+) -> tuple[Decisions, Float32[np.ndarray, " B"], CountedState]:
+    """The decisions of coming tokens, their log-odds, and the state after."""
+    tokens, size, found, log_odds, done = np.asarray(tokens, np.int32), _reported if progress else _read_at_once, [], [], 0
+    cuts = np.arange(size, len(tokens), size)
+    if model.history == "adaptive:document":
+        cuts = np.union1d(cuts, np.flatnonzero(tokens == PAD) + 1)
+    for piece in np.split(tokens, cuts):
+        first, ids = len(state.tokens), np.concatenate([state.tokens, piece])
+        new = decisions(ids, model.tree, predicted_places(ids, model.eos, first))
+        ahead = look_ahead(model, state, ids, new, learn=True) if len(new.bit) else None
+        if ahead:
+            log_odds.append(ahead.log_odds[len(ahead.log_odds) - len(new.bit) :])
+        state = _after(model, state, ahead, ids)
+        found.append(new._replace(place=new.place - np.int32(first - done)))
+        done += len(piece)
+        if progress:
+            progress(done, len(tokens))
+    d = Decisions(*map(np.concatenate, zip(*found, strict=True)))
+    return d, np.concatenate([np.zeros(0, np.float32), *log_odds]), state
+
+
+def _after(model: CountedModel, state: CountedState, ahead: Ahead | None, ids: np.ndarray) -> CountedState:
+    """The state after decisions ahead, without documents out of sight."""
+    if ahead:
+        moving = model.history.startswith("adaptive") and not model.frozen
+        done = state.done + len(complete(model, state, ahead.d)) if moving else ahead.base.shape[1]
+        state = state._replace(base=ahead.base, gates=ahead.gates, done=done)
+    last = int(np.flatnonzero(ids == PAD)[-1])
+    if not last or (model.history != "none" and "document" not in model.history):
+        return state._replace(tokens=ids)
+    if model.history.startswith("adaptive"):
+        return begin(model)  # the text ends here
+    B = int(model.tree.length[ids[last + 1 :]].sum()) if len(state.base) else 0
+    base = state.base[:, state.base.shape[1] - B :]
+    return state._replace(tokens=ids[last:], base=base, done=B)
+
+
+def expect(model: CountedModel, state: CountedState) -> Ahead:
+    """The evidence at all nodes at the next place, which stand last."""
+    ids = np.append(state.tokens, np.int32(PAD))
+    return look_ahead(model, state, ids, all_nodes(model, np.array([len(ids) - 1])))
+
+
+def accept(model: CountedModel, state: CountedState, ahead: Ahead, token: int) -> CountedState:
+    """The state after a predicted token, from the findings of `expect`."""
+    ids = np.append(state.tokens, np.int32(token))
+    if token == PAD and not model.eos:  # no decision leads to it
+        return _after(model, state, None, ids)
+    nodes, length = model.vocab_size - 1, model.tree.length[token]
+    old, kept = len(ahead.d.bit) - nodes, ahead.base.shape[1] - nodes
+    path, bit = model.tree.node[token, :length], model.tree.bit[token, :length]
+    some = np.append(np.arange(old), old + path)
+    d = Decisions(*(field[some] for field in ahead.d))._replace(bit=np.append(ahead.d.bit[:old], bit))
+    base = np.concatenate([ahead.base[:, :kept], ahead.base[:, kept + path]], axis=1) if len(ahead.base) else ahead.base
+    X, a, done = ahead.X[:, some], np.zeros(len(some), np.float32), 0
+    gates, learn = list(state.gates), complete(model, state, d)
+    for n, gate in enumerate(gates if len(learn) else []):
+        F = len(gate.U)
+        a = weigh(model.weights[done:F], X[done:F], a)
+        a, gates[n] = read_gate(gate, X[:F], a, ahead.sets[n][some], d.bit, learn)
+        done = F
+    return _after(model, state, ahead._replace(d=d, base=base, gates=tuple(gates)), ids)
+
+
+def distributions(
+    model: CountedModel, stream: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"]
+) -> Float[np.ndarray, "P N"]:
+    """`log p` of every token at ascending places, of a model without history."""
+    found, nodes, most = [], model.vocab_size - 1, max(1, _decisions // model.vocab_size)
+    for some in np.split(places, np.arange(most, len(places), most)):
+        ahead = look_ahead(model, begin(model), np.append(stream[: some[-1]], PAD), all_nodes(model, some))
+        found.append(model.tree.log_probabilities(ahead.log_odds.reshape(len(some), nodes)))
+    return np.concatenate(found)
+
+
+COUNTED = (CountedModel, Part, Tree, Spelling, Cells, Statistics, Gate, Described, Layer, CountedState)

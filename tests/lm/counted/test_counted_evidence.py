@@ -1,8 +1,9 @@
-"""Statistics of cells, their evidence, and the mix of it, against slow loops.
+"""Columns, trees, evidence of cells and word vectors, and the mix of it, against slow loops.
 
 Tolerances: sums are made in float64 and kept in float32, whose rounding at the sizes met here is below 1e-5.
 """
 
+import functools
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,13 +12,190 @@ import numpy as np
 import pytest
 from counted_models import stream, tokenizer
 from scipy.optimize import minimize
+from scipy.sparse import csr_array
 
-from jexplicit.lm.counted import evidence as core
-from jexplicit.lm.counted.contexts import Context, Text, grow, mix, spelling
-from jexplicit.lm.counted.evidence import View, decisions, evidence, keys, pass_over, predicted_places, sort
-from jexplicit.lm.counted.mixing import Gate, blocks_of, directions, newton, read_gate
+from jexplicit.data.tokenizers import encode_documents, train_tokenizer
+from jexplicit.lm.counted import contexts, evidence
+from jexplicit.lm.counted.contexts import (
+    COLUMNS,
+    Context,
+    Decisions,
+    Text,
+    decisions,
+    grow,
+    predicted_places,
+    spelling,
+)
+from jexplicit.lm.counted.evidence import Described, Gate, Layer, View, blocks_of, directions, newton, pass_over, read_gate
 
 ATOL = 1e-5
+
+# Columns and trees
+
+_play = (
+    "First Man:\nTo be, or not.  Is't?\nOh NO! we\n\nKing:\nwe, two\nbe it\n\n\nFirst Man:\nSo\n",
+    "a line\n\nKing:\nTo be? it's two; NO\n\nFirst Man:\nOh\n\nKing:\n-",
+    "\nwe\nbe",
+)
+_all = (1, 3, *COLUMNS, "4:2")
+
+
+@functools.cache
+def characters():
+    return train_tokenizer(_play, kind="char")
+
+
+def plays(n, seed=0):
+    return encode_documents(characters(), [_play[i % 3] for i in np.random.default_rng(seed).integers(0, 3, n)])
+
+
+def text(ids, history="none"):
+    N = characters().vocab_size
+    return Text(ids, spelling(characters(), N)._replace(classes={4: np.arange(N) % 4}), history)
+
+
+def facts(ids, t):
+    """The columns of place t by a loop over the characters before it, in the document."""
+    own, pieces = spelling(characters(), characters().vocab_size), characters().pieces()
+    begin = max(i for i in range(t) if ids[i] == 0)
+    before = [pieces[i] for i in ids[begin + 1 : t]]
+    words, part, since, line, lines, opens, in_line, begun, mark, shape = [], [], [], [], [], [], 0, 0, None, []
+    for piece, i in zip(before, ids[begin + 1 : t], strict=True):
+        if not own.inside[i] and part:
+            words, part, since, in_line = [*words, "".join(part)], [], [], in_line + 1
+        since.append(piece)
+        if own.inside[i]:
+            begun += not part
+            part.append(piece)
+        elif piece not in ("▁", "\n"):
+            mark = piece
+        begun *= piece not in (".", "!", "?")
+        kind = 1 + (piece.isupper()) if own.inside[i] else {"▁": 3, "\n": 4}.get(piece, 5 if piece in (".", "!", "?") else 6)
+        shape += [] if shape[-1:] == [1] and kind == 1 else [kind]
+        line.append(piece)
+        if piece == "\n":
+            opens += [line] if len(line) > 1 and (not lines or lines[-1] == "\n") else []
+            lines, line, in_line = [*lines, "".join(line)], [], 0
+    word = [*([None] * 3), *words]
+    return {
+        1: ids[t - 1],
+        3: ids[t - 3] if t - 3 >= begin else None,
+        "part": "".join(part),
+        "word": word[-1],
+        "word before": word[-2],
+        "since": "".join(since),
+        "line": "".join(line),
+        "width": len(line),
+        "speaker": "".join(opens[-1]) if opens else None,
+        "speaker before": "".join(opens[-2]) if len(opens) > 1 else None,
+        "paragraph": (not lines or lines[-1] == "\n") * (2 - bool(line)),
+        "first": line[0] if line else None,
+        "words in line": in_line,
+        "width before": len(lines[-1]) if lines else 0,
+        "line end": (lines[-1][-2:-1] or ("\n" if len(lines) > 1 else "start")) if lines else None,
+        "sentence": begun,
+        "punctuation": mark,
+        "shape": tuple(shape[-8:]),
+        "folded part": "".join(part).lower(),
+        "folded word": word[-1] and word[-1].lower(),
+        "4:2": None if t - 2 < begin else ids[t - 2] % 4,
+    }
+
+
+def test_columns_tell_places_apart_as_slow_facts_do():
+    ids = plays(3)
+    own, slow = text(ids), [facts(ids, t) for t in range(1, len(ids))]
+    for name in slow[0]:
+        numbers, known = own[name][1:], {}
+        for number, fact in zip(numbers.tolist(), (fact[name] for fact in slow), strict=True):
+            assert known.setdefault(number, fact) == fact, name
+        assert len(known) == len({fact[name] for fact in slow}), name
+
+
+def test_no_column_sees_the_future_or_beyond_a_window():
+    ids, far = plays(3), plays(6)
+    for t in (1, 40, 121, len(ids) - 2):
+        other = np.concatenate([ids[:t], plays(3, seed=7)[: len(ids) - t]])
+        for history in ("none", "all"):
+            one, two = text(ids, history), text(other, history)
+            for column in _all:
+                np.testing.assert_array_equal(one[column][: t + 1], two[column][: t + 1], err_msg=f"{column}")
+    for t in (60, 140, len(far) - 1):
+        other = np.append(np.resize(plays(9, seed=7), t - 32), far[t - 32 :])
+        one, two = (text(own, "window:32") for own in (far, other))
+        for column in _all:
+            assert one[column][t] == two[column][t], (column, t)
+
+
+def test_no_column_sees_another_document():
+    ids = plays(2)
+    pads, whole = np.flatnonzero(ids == 0), text(ids)
+    for a, b in zip(pads[:-1], pads[1:], strict=True):
+        own = text(ids[a : b + 1])
+        for column in _all:
+            np.testing.assert_array_equal(whole[column][a + 1 : b + 1], own[column][1:], err_msg=f"{column}")
+
+
+def test_trees_have_a_path_for_every_token_and_those_of_the_same_places_share_theirs():
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 40, 3000) // 3
+    pairs = csr_array((np.ones(2999, int), (ids[1:], ids[:-1])), shape=(14, 14))
+    for tree in (
+        grow(ids, 14)[0],
+        contexts.bisect(contexts.word_vectors([pairs, pairs.T.tocsr()], 3), np.bincount(ids, minlength=14)),
+        contexts.bisect(np.zeros((14, 3)), np.ones(14, int)),  # vectors that say nothing
+        contexts.agglomerate(rng.random((14, 5))),
+    ):
+        log_odds = rng.normal(size=(2, 13)) * 3
+        np.testing.assert_allclose(np.exp(tree.log_probabilities(log_odds)).sum(axis=1), 1, atol=1e-12)
+        assert np.bincount(tree.node[tree.within], minlength=13).min() >= 2
+    tree = grow(np.concatenate([[0, 1, rng.integers(3, 5), 2] for _ in range(300)]), 5)[0]
+    assert tree.bit[3, : tree.length[3] - 1].tolist() == tree.bit[4, : tree.length[4] - 1].tolist()
+
+
+def test_a_set_is_halved_between_its_clusters_and_each_half_keeps_its_share():
+    def halved(sizes, counts):
+        rng = np.random.default_rng(0)
+        x = np.repeat(np.eye(len(sizes)) * 3, sizes, axis=0)  # well separated groups
+        x = x + rng.normal(size=x.shape) / 4
+        tree = contexts.bisect(x / np.linalg.norm(x, axis=1, keepdims=True), np.array(counts))
+        return tree, {frozenset(np.flatnonzero(tree.bit[:, 0] == bit).tolist()) for bit in (0, 1)}
+
+    assert halved((3, 9), [1] * 12)[1] == {frozenset(range(3)), frozenset(range(3, 12))}  # the median would cut the larger one
+    assert min(map(len, halved((1, 19), [1] * 20)[1])) == 4  # a twentieth is no share: others go with it
+    often = halved((3, 9), [100, *[1] * 11])[0]  # a token that has more than all others ends early
+    assert often.length[0] <= 2 and often.length.max() < 12
+
+
+def test_word_classes_are_the_groups_of_words_that_stand_in_the_same_places(monkeypatch):
+    monkeypatch.setattr(contexts, "_merged", 10)
+    monkeypatch.setattr(contexts, "_short", 1000)
+    rng = np.random.default_rng(1)
+    groups = np.arange(1, 31).reshape(3, 10)  # subjects, verbs, objects; token 31 never occurs
+    ids = np.stack([rng.choice(group, 2000) for group in groups], axis=1).ravel()
+    found = grow(ids, 32, (3, 40))[1]
+    assert all(len(set(found[3][group].tolist())) == 1 for group in groups) and len(set(found[3][1:31].tolist())) == 3
+    assert found[3][31] == found[3][0] == 0 and found[40].max() == 30  # no more classes than tokens
+    np.testing.assert_array_equal(grow(ids, 32, (3,))[1][3], found[3])
+    tree, cuts = grow(ids[:999], 32, (3,))
+    np.testing.assert_array_equal(cuts[3], tree.classes(3, np.bincount(ids[:999], minlength=32)))
+
+
+def test_trees_contexts_and_texts_that_are_refused_before_anything_is_counted():
+    with pytest.raises(ValueError, match="at least two"):
+        grow(np.zeros(4, int), 1)
+    for history in ("some", "window:31", "none:document"):
+        with pytest.raises(ValueError, match="choose none, document"):
+            contexts.window_of(history)
+    for column in (0, "parts", "60:0"):
+        with pytest.raises(ValueError, match="give k >= 1"):
+            Context(column)
+    tree = grow(stream(4), tokenizer().vocab_size)[0]
+    with pytest.raises(ValueError, match="decisions: context mixing counts 268,435,456 at most; give less text"):
+        decisions(stream(4), tree._replace(length=np.full_like(tree.length, 1 << 28)), np.arange(1, 9))
+
+
+# Evidence of cells
 
 
 def small():
@@ -30,11 +208,11 @@ def small():
 
 
 def take(seen, at):
-    return core.Statistics(*(field[at] for field in seen))
+    return evidence.Statistics(*(field[at] for field in seen))
 
 
 def cells(h, node):
-    return mix(h, node.astype(np.uint64)) >> np.uint64(29)
+    return contexts.mix(h, node.astype(np.uint64)) >> np.uint64(29)
 
 
 def views(L):
@@ -59,35 +237,19 @@ def slow(name, d, base, h):
 
 
 @pytest.mark.parametrize("name", ["training", "whole", "window", "both"])
-def test_what_cells_have_seen(name):
-    ids, d, base, h = small()
-    (key,) = keys(h, d, 1, range(1))
-    s = sort(key, base, views(len(ids))[name], d)
-    found = s.seen(*((begin, slice(0, len(key)) if end is None else end) for begin, end in s.views))
-    at, p = np.argsort(s.time), 1 / (1 + np.exp(-base.astype(float)))
-    found = take(found, at)
-    for i, before in enumerate(slow("whole" if name == "both" else name, d, base, h)):
-        y, r, v = d.bit[before], d.bit[before] - p[before], p[before] * (1 - p[before])
-        assert (found.n[i], found.ones[i]) == (len(before), y.sum())
-        assert found.last[i] == (y[-1] if len(y) else 0) + 2 * (y[-2] if len(y) > 1 else 0)
-        fade = 0.875 ** np.arange(len(y))[::-1]  # the last one has weight 1
-        sums = [r.sum(), v.sum(), (fade * r).sum(), (fade * v).sum()]
-        np.testing.assert_allclose(list(take(found, i))[3:], sums, atol=ATOL)
-
-
-def test_evidence_of_a_pass():
+def test_evidence_of_a_pass(name):
     """Counted: the table of the other half of the cells; residual and recent: their formulas."""
     ids, d, base, h = small()
-    past = pass_over(h, d, base, View(whole=True))
+    past = pass_over(h, d, base, views(len(ids))[name])
     tables, middle = np.zeros((2, 2, 576 * 25)), [0, 1, 2, 3, 4, 5.5, 8, 12, 19, 36, 80, 150]
     bins = 1 / (1 + np.exp(-0.6 * np.arange(-12, 13)))
     prior = np.concatenate([(n1 + 4 * bins) / (n0 + n1 + 4) for n0 in middle for n1 in middle for _ in range(4)])
-    seen, p = slow("whole", d, base, h), 1 / (1 + np.exp(-base.astype(float)))
+    seen, p = slow("whole" if name == "both" else name, d, base, h), 1 / (1 + np.exp(-base.astype(float)))
     half = (cells(h[d.place], d.node) & np.uint64(1)).astype(int)
 
     def state(i):
         y = d.bit[seen[i]]
-        n0, n1 = (core._sizes[min((y == bit).sum(), 121)] for bit in (0, 1))
+        n0, n1 = (evidence._sizes[min((y == bit).sum(), 121)] for bit in (0, 1))
         x = np.clip(base[i] / 0.6 + 12, 0, 23.999)
         return ((n0 * 12 + n1) * 4 + (y[-1] + 2 * (y[-2] if len(y) > 1 else 0))) * 25 + int(x), x % 1
 
@@ -116,7 +278,7 @@ def test_evidence_of_a_pass():
 def test_shards_and_reading_on_change_nothing(monkeypatch):
     ids, d, base, h = small()
     whole = pass_over(h, d, base, View(whole=True), keep=True)
-    monkeypatch.setattr(core, "_shard", 200)
+    monkeypatch.setattr(evidence, "_shard", 200)
     parts = pass_over(h, d, base, View(whole=True), keep=True)
     np.testing.assert_allclose(parts.x, whole.x, atol=ATOL)
     assert parts.cells is not None and whole.cells is not None
@@ -124,7 +286,7 @@ def test_shards_and_reading_on_change_nothing(monkeypatch):
     for one, two in zip(parts.cells[:2] + parts.cells.seen[:3], whole.cells[:2] + whole.cells.seen[:3], strict=True):
         np.testing.assert_array_equal(one, two)
     both = pass_over(h, d, base, View(whole=True), table=whole.table).x
-    start, cut = (core.Decisions(*(field[at] for field in d)) for at in (slice(700), slice(700, None)))
+    start, cut = (Decisions(*(field[at] for field in d)) for at in (slice(700), slice(700, None)))
     first = pass_over(h, start, base[:700], View(whole=True), keep=True, table=whole.table)
     later = pass_over(h, cut, base[700:], View(whole=True), table=whole.table, before=first.cells)
     np.testing.assert_allclose(first.x, both[:, :700], atol=ATOL)
@@ -143,12 +305,12 @@ def test_a_long_text_changes_its_base_shard_by_shard(monkeypatch):
         return np.array([0.7, 0.4, 0.2], np.float32)
 
     whole = pass_over(h, d, expected := base.copy(), View(), keep=True, weights=solve)
-    monkeypatch.setattr(core, "_shard", 200)
-    monkeypatch.setattr(core, "_keys_at_once", 400)  # two shards at once
-    table = core.pass_over(h, d, base.copy(), View(), wanted=wanted, weights=solve).table
+    monkeypatch.setattr(evidence, "_shard", 200)
+    monkeypatch.setattr(evidence, "_keys_at_once", 400)  # two shards at once
+    table = pass_over(h, d, base.copy(), View(), wanted=wanted, weights=solve).table
     assert (weights["seen"] != 0).any() and (weights["seen"][:, 0] == 0).mean() > (whole.x[0, some] == 0).mean()
     assert not np.array_equal(table, whole.table)
-    monkeypatch.setattr(core, "_keys_at_once", 1 << 20)
+    monkeypatch.setattr(evidence, "_keys_at_once", 1 << 20)
     part = pass_over(h, d, found := base.copy(), View(), wanted=wanted, keep=True, weights=solve)
     np.testing.assert_array_equal(part.table, whole.table)
     np.testing.assert_allclose(part.x, whole.x[:, some], atol=ATOL)
@@ -159,28 +321,22 @@ def test_a_long_text_changes_its_base_shard_by_shard(monkeypatch):
     np.testing.assert_array_equal(part.cells.low, whole.cells.low)
 
 
-def test_any_number_of_threads_finds_the_same(monkeypatch):
-    _, d, base, h = small()
-    monkeypatch.setattr(core, "_shard", 100)
-    found = []
-    for count in (1, 3, 8):
-        with ThreadPoolExecutor(count) as pool:
-            monkeypatch.setattr(core, "threads", lambda pool=pool: pool)
-            found.append(pass_over(h, d, base, View(), keep=True))
-    for past in found[1:]:
-        chex.assert_trees_all_equal(past, found[0])
-
-
-def test_a_chunk_of_one_decision_and_a_context_of_one_cell(monkeypatch):
+def test_threads_and_chunks_change_nothing_and_a_context_may_have_one_cell(monkeypatch):
     _, d, base, h = small()
     whole = pass_over(h, d, base, View(whole=True))
-    monkeypatch.setattr(core, "_chunk", len(d.bit) - 1)
+    monkeypatch.setattr(evidence, "_chunk", len(d.bit) - 1)
     np.testing.assert_allclose(pass_over(h, d, base, View(whole=True)).x, whole.x, atol=ATOL)
     one, zeros = d._replace(node=np.zeros_like(d.node)), np.zeros_like(h)
     kept, cell = pass_over(zeros, one, base, View(whole=True), keep=True).cells, cells(zeros[:1], one.node[:1])
     assert kept is not None and kept.seen.n.tolist() == [len(d.bit)]
-    found = kept.find(np.append(cell, [cell + np.uint64(1), cell ^ np.uint64(1 << 34)]))
-    assert found.n.tolist() == [len(d.bit), 0, 0] and take(found, [1]).n.tolist() == [0]
+    assert kept.find(np.append(cell, [cell + np.uint64(1), cell ^ np.uint64(1 << 34)])).n.tolist() == [len(d.bit), 0, 0]
+    monkeypatch.setattr(evidence, "_shard", 100)
+    found = []
+    for count in (1, 8):
+        with ThreadPoolExecutor(count) as pool:
+            monkeypatch.setattr(evidence, "threads", lambda pool=pool: pool)
+            found.append(pass_over(h, d, base, View(), keep=True))
+    chex.assert_trees_all_equal(*found)
 
 
 def test_cells_hold_what_was_seen_in_small_integers():
@@ -189,9 +345,9 @@ def test_cells_hold_what_was_seen_in_small_integers():
     cell = np.unique(rng.integers(0, 8, 300, dtype=np.uint64) << np.uint64(32) | rng.integers(0, 50, 300, dtype=np.uint64))
     n = rng.integers(1, 400, len(cell)).astype(np.int32)
     sums = rng.normal(size=(4, len(cell))).astype(np.float16).astype(np.float32)
-    seen = core.Statistics(n, n // 2, (n % 4).astype(np.int8), *sums)
+    seen = evidence.Statistics(n, n // 2, (n % 4).astype(np.int8), *sums)
     seen.r[3] = 40_000.5  # more than half precision holds
-    kept = core.join([cell[:9], cell[9:]], [take(seen, slice(9)), take(seen, slice(9, None))])
+    kept = evidence.join([cell[:9], cell[9:]], [take(seen, slice(9)), take(seen, slice(9, None))])
     assert [field.dtype for field in kept.seen[3:]] == [np.float32, *[np.float16] * 3]
     assert kept.seen.n.dtype == np.uint16 and kept.seen.last.dtype == np.uint8
     order = rng.permutation(len(cell))
@@ -208,24 +364,6 @@ def test_cells_of_few_decisions_say_nothing():
     n = np.array([len(before) for before in slow("whole", d, base, h)])
     np.testing.assert_array_equal(two.known, n >= 3)
     assert (two.x[:, n < 3] == 0).all() and two.cells is not None and two.cells.seen.n.min() >= 3
-
-
-def test_more_decisions_than_a_key_can_number_are_refused_before_any_is_made():
-    ids = stream(4)
-    tree = grow(ids, tokenizer().vocab_size)[0]
-    long = tree._replace(length=np.full_like(tree.length, 1 << 28))
-    with pytest.raises(ValueError, match="decisions: context mixing counts 268,435,456 at most; give less text"):
-        decisions(ids, long, np.arange(1, 9))
-
-
-def test_a_chain_without_discounts_is_smoothing_by_hand():
-    """With the log-odds (n1 + k p) / (n0 + k (1 - p)) as table, a chain is additive smoothing towards the shorter context."""
-    p, k = 0.3, 2.0
-    seen = core.Statistics(np.array([5]), np.array([3]), np.array([1]), *np.zeros((4, 1), np.float32))
-    table = np.full((1, 576, 25), np.log((3 + k * p) / (2 + k * (1 - p))), np.float32)
-    base = np.log([p / (1 - p)]).astype(np.float32)
-    x = evidence(seen, base, table, np.zeros(1, np.int32), 1)
-    np.testing.assert_allclose(1 / (1 + np.exp(-(base + x[:, 0]))), (3 + k * p) / (5 + k), atol=1e-6)
 
 
 def test_newtons_method_finds_the_minimum():
@@ -280,9 +418,80 @@ def test_directions_are_those_in_which_sets_differ():
     y = rng.random(40_000) < 1 / (1 + np.exp(-own * X[:, 1]))
     M = np.eye(3)
     for halves in (None, np.arange(40_000) % 2):
-        gate = directions(X.T, y, np.zeros(40_000), sets, M, sets_in_all=20, size=3, ridge=3.0, halves=halves)
+        gate = directions(X.T, y, np.zeros(40_000), sets, M, 20, 3, 3.0, halves)
         best = gate.U[:, np.argmin(gate.ridge)]
         assert abs(best[1]) > 0.99 * np.linalg.norm(best)
     even = rng.random(40_000) < 0.5
-    none = directions(X.T, even, np.zeros(40_000), sets, M, sets_in_all=20, size=3, ridge=3.0)
+    none = directions(X.T, even, np.zeros(40_000), sets, M, 20, 3, 3.0)
     assert none.ridge.min(initial=np.inf) > 100 * gate.ridge.min()
+
+
+# The layer on word vectors: eigenvectors are float32, whose rounding in systems of this condition is below a thousandth
+
+N, R = 13, 3
+
+
+@functools.cache
+def problem():
+    rng = np.random.default_rng(0)
+    topics = rng.integers(1, 7, (12, 30)) + 6 * rng.integers(0, 2, (12, 1))
+    ids = np.append(0, np.pad(topics, ((0, 0), (0, 1))).ravel()).astype(np.int32)
+    text, tree = Text(ids, spelling(None, N)), grow(ids[ids > 0], N)[0]
+    d = decisions(ids, tree, predicted_places(ids, False), np.arange(len(ids)) * 4 // len(ids))
+    tables = [rng.normal(size=(N, R)).astype(np.float32) * (np.arange(N) > 0)[:, None] for _ in range(2)]
+    vectors = Described(tables[0], (1, 3), ()), Described(tables[1], (), (5, 40))
+    return text, tree, d, vectors, rng.normal(size=len(d.bit)).astype(np.float32)
+
+
+def z_by_loop(vectors, ids: np.ndarray, t: int) -> np.ndarray:
+    start, found = np.flatnonzero(ids[:t] == 0)[-1] + 1, []
+    for v in vectors:
+        found += [v.table[ids[t - k]] if t - k >= start else np.zeros(R) for k in v.offsets]
+        for W in v.windows:
+            total = v.table[ids[max(start, t - W) : t]].sum(axis=0)
+            found.append(total / (np.linalg.norm(total) + 1e-6))
+    return np.concatenate([*found, [0.3]])
+
+
+def test_inputs_by_a_loop():
+    text, _, d, vectors, _ = problem()
+    all_places = predicted_places(text.ids, False)
+    for places in (all_places, all_places[[3, 50, 51]], all_places[-1:]):
+        expected = [z_by_loop(vectors, text.ids, t) for t in places]
+        np.testing.assert_allclose(evidence.described(vectors, text, places), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("depth", [1, 10])
+def test_rows_by_a_loop_over_decisions(monkeypatch, depth):
+    text, tree, d, vectors, base = problem()
+    monkeypatch.setattr(evidence, "_deepest", depth)
+    monkeypatch.setattr(evidence, "_of_group", 1)
+    places = predicted_places(text.ids, False)[:-39]
+    d = Decisions(*(field[d.place <= places[-1]] for field in d))
+    base = base[: len(d.bit)]
+    rows, near_to = evidence.layer_rows(vectors, text, d, base, tree), np.arange(N - 1)
+    for path, length in zip(tree.node, tree.length, strict=True):  # nodes below one at this depth share F
+        near_to[path[depth:length]] = path[min(depth, length - 1)]
+    Z = np.array([z_by_loop(vectors, text.ids, t) for t in d.place])
+    p = 1 / (1 + np.exp(-base))
+    v = p * (1 - p)
+    S = np.mean([np.outer(z, z) for z in (z_by_loop(vectors, text.ids, t) for t in places)], axis=0)
+    S += 1e-5 * np.trace(S) / len(S) * np.eye(len(S))
+    for blocks in (1, 4):
+        theta = rows[blocks - 1]
+        for n in range(N - 1):
+            of = np.flatnonzero(near_to[d.node] == near_to[n])
+            F = (sum(v[i] * np.outer(Z[i], Z[i]) for i in of) + 2 * S) / (v[of].sum() + 2)
+            own = np.flatnonzero((d.node == n) & (d.block < blocks))
+            G, h = sum((d.bit[i] - p[i]) * Z[i] for i in own), v[own].sum()
+            np.testing.assert_allclose((h * F + 200 * S) @ theta[n], G, atol=2e-3 * max(1, np.abs(G).max()))
+    assert (len(np.unique(near_to)) == N - 1) == (depth == 10)
+
+
+def test_evidence_of_a_block_does_not_know_the_bits_after_it():
+    text, tree, d, vectors, base = problem()
+    other = d._replace(bit=np.where(d.block >= 2, 1 - d.bit, d.bit).astype(np.int8))
+    one, two = (evidence.layer_rows(vectors, text, of, base, tree) for of in (d, other))
+    for k, same in ((2, True), (3, False)):
+        x, y = (Layer(vectors, rows[k - 1], 1.0).evidence(text, d.place, d.node) for rows in (one, two))
+        assert np.array_equal(x, y) == same

@@ -5,10 +5,9 @@ fit_model("log-linear", TrainingText(stream, N), Options(features="cat", radius=
 """
 
 import contextlib
-import importlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
@@ -19,30 +18,35 @@ import numpy as np
 from jexplicit.data.streams import PAD, contexts
 from jexplicit.data.text import Corpus, Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
-from jexplicit.lm.checkpoints import TextModel
-from jexplicit.lm.core.model import LanguageModel, draw_sample, logits, token_model
-from jexplicit.lm.core.names import Features, History, Method
 from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, GATES, STAGES, contexts_name, fit_counted
-from jexplicit.lm.rows import (
-    FLOOR,
-    bigram_model,
-    bigram_optimum,
-    explicit_blocks,
-    explicit_language_model,
-    smoothed_ngrams,
-    target_counts,
-    unigram_model,
-    with_targets,
-)
+from jexplicit.lm.layers import explicit_language_model, fit_log_linear, target_counts, with_targets
+from jexplicit.lm.model import LanguageModel, draw_sample, logits, token_model
+from jexplicit.lm.names import Features, History, Method
+from jexplicit.lm.ngram import bigram_model, smoothed_ngrams, unigram_model
+from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch
 from jexplicit.runs.devices import as_json, check_seed, check_threads
 from jexplicit.runs.files import PositiveInt, find_bounds, host_bytes, is_of
 from jexplicit.solvers.explicit import fit_delta
 
+METHODS = get_args(Method)
 DENSE = ("explicit", "delta", "cold", "warm", "optimum", "log-linear", "iterative-scaling")  # tables [N, N]
 ONE_DEVICE = ("ngram", "optimum", "delta")  # however many there are
 ORDER = 4  # tokens of the longest contexts of the n-gram model
+_tables = ("features", "radius")
+_exponents = ("smoothing", "calibration_positions", "seed")
+_training = ("epochs", "batch_size", "learning_rate", "patience", "train_sample", "seed")
+OPTIONS: dict[str, tuple[str, ...]] = {  # that each method uses
+    **dict.fromkeys(("unigram", "bigram", "ngram"), ()),
+    **dict.fromkeys(("explicit", "optimum"), _tables),
+    "delta": (*_tables, "calibration_positions", "seed"),
+    **dict.fromkeys(("cold", "warm"), (*_tables, *_training)),
+    "log-linear": (*_tables, *_exponents),
+    "iterative-scaling": (*_tables, "sweeps", "discount", *_exponents),
+    "context-mixing": ("contexts", "gates", "stages", "frozen", "history", "seed"),
+}
+_floor = 1e-9  # the count in the place of 0, at the optimum
 _copies = 6  # of the counts, while a dense model is solved
 _largest_dense = 2**31  # cells whose ids fit int32
 
@@ -72,8 +76,8 @@ def fit_model(method: str, text: TrainingText, options: Options | None = None, w
     if method not in METHODS:
         raise ValueError(f"method {method!r}: choose one of {', '.join(METHODS)}")
     check_threads()
-    options, start = options or Options(), time.perf_counter()
-    fitted = METHODS[method](method, text, options, watch or Watch())
+    start = time.perf_counter()
+    fitted = _fit(method, text, options or Options(), watch or Watch())
     jax.block_until_ready(fitted.model)
     return fitted._replace(info={"solve_seconds": time.perf_counter() - start, "scalars": 0, **fitted.info})
 
@@ -109,7 +113,7 @@ def fit(
         field, documents: how files are read, see `jexplicit.data.text.read_documents`.
         watch: progress, events, checkpoints, and the dev stream that stops training; default, none, and a held-out part of the
             texts.
-        options: of the method, see `jexplicit.lm.fits.fit.OPTIONS` and `jexplicit.lm.Options`: smoothing, sweeps, seed, ...
+        options: of the method, see `jexplicit.lm.fit.OPTIONS` and `jexplicit.lm.Options`: smoothing, sweeps, seed, ...
 
     Returns:
         the model with its tokenizer: `.perplexity`, `.score`, `.next_token`, `.generate` and `.save`.
@@ -137,7 +141,7 @@ def fit(
         raise ValueError(f"no token in {len(read)} documents: give some text")
     N, K = own.vocab_size, settings.radius
     if method == "context-mixing":
-        model, info = fit_context_mixing(stream, N, own, eos, settings, watch)
+        model, info = _fit_context_mixing(stream, N, own, eos, settings, watch)
     else:
         text = TrainingText(stream, N, eos=eos, tokenizer=own)
         if method != "ngram" and choose_tables([method], N, K, host_bytes()) == "sparse":
@@ -208,43 +212,53 @@ def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit)
     return given
 
 
-def _fit_counts(method: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
+def _fit(method: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
+    if method in ("unigram", "bigram"):
+        return FitResult((unigram_model if method == "unigram" else bigram_model)(text.known_counts(1), eos=text.eos), {})
     if method == "ngram":
         with watch.stage("ngram"):
             rows = smoothed_ngrams(*contexts(text.in_memory, ORDER, eos=text.eos), vocab_size=text.vocab_size)
             return FitResult(LanguageModel(rows, "none", text.eos), {})
-    if method == "explicit":
-        K, features = options.radius, options.features
-        return FitResult(explicit_language_model(text.known_counts(K), features=features, radius=K, eos=text.eos), {})
-    baseline = unigram_model if method == "unigram" else bigram_model
-    return FitResult(baseline(text.known_counts(1), eos=text.eos), {})
+    if method == "context-mixing":
+        return _fit_context_mixing(text.in_memory, text.vocab_size, text.tokenizer, text.eos, options, watch)
+    if method in ("cold", "warm"):
+        from jexplicit.lm.training import train_language_model
 
+        return train_language_model(method, text, options, watch)
+    if method == "iterative-scaling":
+        from jexplicit.lm.training import fit_iterative_scaling
 
-def _fit_delta(method: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    """The explicit solution with a fitted δ in `f_i^((1-K-δ)/K)`: Sec. 2.2."""
+        return fit_iterative_scaling(text, options, watch)
+    if method == "log-linear":
+        return fit_log_linear(text, options, watch)
     K, features = options.radius, options.features
-    blocks = explicit_blocks(text.counts(K), features=features, radius=K, eos=text.eos)
-    log_f = jnp.log(jnp.asarray(np.maximum(target_counts(text.counts(1), eos=text.eos), 1), blocks[0].dtype))
+    if method == "delta":
+        with watch.stage(f"delta, {features}, K = {K}"):
+            return _fit_delta(text, options)
+    if method == "explicit":
+        return FitResult(explicit_language_model(text.known_counts(K), features=features, radius=K, eos=text.eos), {})
+    if K != 1:  # optimum: the relative frequencies, with a floor in the place of counts of 0
+        raise ValueError(f"optimum with radius {K}: only K = 1 has a closed form; sweeps go there at any K")
+    C = with_targets(text.counts(1)[0], eos=text.eos)
+    n = C.sum(axis=1, dtype=np.int64)
+    table = np.log(np.maximum(C, _floor)) - np.log(np.maximum(n, len(C) * _floor))[:, None]
+    return FitResult(token_model((jnp.asarray(table, jnp.float32),), "cat", text.eos), {"kkt_residual": 0.0})
+
+
+def _fit_delta(text: TrainingText, options: Options) -> FitResult:
+    """The explicit solution with a fitted δ in `f_i^((1-K-δ)/K)`: Sec. 2.2."""
+    K = options.radius
+    model = explicit_language_model(text.counts(K), features=options.features, radius=K, eos=text.eos)
+    log_f = jnp.log(jnp.asarray(np.maximum(target_counts(text.counts(1), eos=text.eos), 1), model.tables[0].dtype))
     X, Y = contexts(text.in_memory, K, eos=text.eos)
     m = draw_sample(len(Y), options.calibration_positions, options.seed, shuffle=True)
     X, Y = jnp.asarray(X[m], jnp.int32), jnp.asarray(Y[m], jnp.int32)
-    with watch.stage(f"delta, {features}, K = {K}"):
-        tables = blocks * (K // len(blocks))
-        delta = fit_delta(lambda x: logits(tables, x), X, jnp.ones(len(m), log_f.dtype), Y, log_f)
-    tables = [U - delta / K * log_f[None] for U in blocks] * (K // len(blocks))
-    return FitResult(token_model(tables, features, text.eos), {"delta": delta, "scalars": 1})
+    delta = fit_delta(lambda x: logits(model.tables, x), X, jnp.ones(len(m), log_f.dtype), Y, log_f)
+    tables = [U - delta / K * log_f[None] for U in model.rows.tables]
+    return FitResult(token_model(tables * (K // len(tables)), options.features, text.eos), {"delta": delta, "scalars": 1})
 
 
-def _fit_optimum(method: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
-    if options.radius != 1:
-        raise ValueError(f"optimum with radius {options.radius}: only K = 1 has a closed form; sweeps go there at any K")
-    with watch.stage(f"optimum, {options.features}, K = 1"):
-        table, loss = bigram_optimum(with_targets(text.counts(1)[0], eos=text.eos))
-    info = {"infimum_perplexity": float(np.exp(loss)), "kkt_residual": 0.0, "floor": FLOOR}
-    return FitResult(token_model((jnp.asarray(table, jnp.float32),), "cat", text.eos), info)
-
-
-def fit_context_mixing(
+def _fit_context_mixing(
     stream: np.ndarray, N: int, tokenizer: Tokenizer | None, eos: bool, options: Options, watch: Watch | None = None
 ) -> FitResult:
     """Context mixing (jexplicit.lm.counted): contexts and the weights of their evidence."""
@@ -264,34 +278,3 @@ def fit_context_mixing(
         model = fit_counted(stream, N, tokenizer, **shape, log=log if watch else None)
     info = {"solve_seconds": time.perf_counter() - start, "scalars": model.scalars, "contexts": len(model.parts)}
     return FitResult(model, info)
-
-
-def _from(module: str, name: str) -> Callable[[str, TrainingText, Options, Watch], FitResult]:
-    """A fit that imports its module when it runs, such as optax."""
-    return lambda *fit: getattr(importlib.import_module(f"jexplicit.lm.fits.{module}"), name)(*fit)
-
-
-METHODS: dict[str, Callable[[str, TrainingText, Options, Watch], FitResult]] = {
-    **dict.fromkeys(("unigram", "bigram", "ngram", "explicit"), _fit_counts),
-    "delta": _fit_delta,
-    **dict.fromkeys(("cold", "warm"), _from("gradient", "train_language_model")),
-    "optimum": _fit_optimum,
-    "log-linear": _from("log_linear", "fit_log_linear"),
-    "iterative-scaling": _from("iterative_scaling", "fit_iterative_scaling"),
-    "context-mixing": lambda method, text, options, watch: fit_context_mixing(
-        text.in_memory, text.vocab_size, text.tokenizer, text.eos, options, watch
-    ),
-}
-_tables = ("features", "radius")
-_exponents = ("smoothing", "calibration_positions", "seed")
-_training = ("epochs", "batch_size", "optimizer", "learning_rate", "accumulator", "patience", "train_sample", "seed")
-OPTIONS: dict[str, tuple[str, ...]] = {  # that each method uses
-    **dict.fromkeys(("unigram", "bigram", "ngram"), ()),
-    **dict.fromkeys(("explicit", "optimum"), _tables),
-    "delta": (*_tables, "calibration_positions", "seed"),
-    **dict.fromkeys(("cold", "warm"), (*_tables, *_training)),
-    "log-linear": (*_tables, *_exponents),
-    "iterative-scaling": (*_tables, "sweeps", "discount", *_exponents),
-    "context-mixing": ("contexts", "gates", "stages", "frozen", "history", "seed"),
-}
-assert set(METHODS) == set(OPTIONS) == set(get_args(Method))

@@ -1,7 +1,7 @@
-"""ARPA files of n-gram models, as KenLM, SRILM and speech decoders read them.
+"""N-gram models, interpolated modified Kneser-Ney as rows of contexts, and ARPA files.
 
-P(i|h) of an n-gram that occurred stands with its back-off weight log10 γ, and P(i|h) = γ(h) P(i|h') of all others, h' without
-the furthest token. `<pad>` is `<s>` in a context, which ends there, and `</s>` as a target: log10 p = -99 without `eos`.
+A file has P(i|h) of n-grams that occurred and back-off weights log10 γ; P(i|h) = γ(h) P(i|h') of all others, h' without the
+furthest token. `<pad>` is `<s>` in a context, which ends there, and `</s>` as a target: log10 p = -99 without `eos`.
 """
 
 import contextlib
@@ -10,25 +10,158 @@ import os
 import re
 from array import array
 from collections.abc import Iterator
+from itertools import pairwise, starmap
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int, Integer
+from scipy.sparse import csr_array
 
+from jexplicit.counts import (
+    ContextLevel,
+    Counts,
+    SparseCounts,
+    count_contexts,
+    counted_radius,
+    quotient_and_rest,
+    starts_of,
+    sum_runs,
+)
 from jexplicit.data.streams import PAD
 from jexplicit.data.text import file_lines
 from jexplicit.data.tokenizers import UNK_ID, Tokenizer
-from jexplicit.lm.core.model import LanguageModel, Sparse, map_contexts, sparse_rows
-from jexplicit.lm.rows import BackOffChain, Children, context_numbers
+from jexplicit.lm.layers import counts_of_counts, discounts_of, target_counts, unigram, with_targets
+from jexplicit.lm.model import LanguageModel, Sparse, TableRows, find_entry, map_contexts, pytree, sparse_rows
 from jexplicit.runs.files import local_path, write_whole
 
 NEVER = -99.0  # log10 p of what is not predicted, as SRILM writes it
+_pairs_per_block = 1 << 20
 _block, _ln10 = 1 << 16, float(np.log(10))  # lines at a time
 _off_by = 1e-2  # of the sum of the unigrams: files of five digits
 _escaped = re.compile(r"[\s\0]|\\(?=u[0-9a-f]{4})")
 _reserved = ("<s>", "</s>", "<unk>", "<UNK>")
 _end = "the end of the file"
-_write_again = "the file is cut short, or its header counts other n-grams: write or download it again"
+
+
+class Children(NamedTuple):
+    """Contexts one token longer: `start[r] .. start[r+1] - 1` extend r."""
+
+    start: Any  # [shorter contexts + 1] integers
+    tokens: Any  # [contexts] token ids, of the smallest type that holds them
+
+
+def context_numbers(children: tuple[Children, ...], context: Integer[Array, " K"]) -> Int[Array, " levels"]:
+    """The number of the context at every level, -1 if absent: pure."""
+    numbers = [context[0].astype(jnp.int32)]
+    for n, level in enumerate(children, 1):
+        most = min(len(level.tokens), jnp.iinfo(level.tokens.dtype).max + 1)  # tokens of a context are different
+        numbers.append(find_entry(*level, numbers[-1], context[n].astype(jnp.int32), most))
+    return jnp.stack(numbers)
+
+
+@pytree
+class BackOffChain(TableRows):
+    """The rows of an n-gram model, each over that of a shorter context.
+
+        row_h[i] = log(P(i|h) / (γ(h) P(i|h'))),     log p(i|x) = log P(i) + sum_n row_n(x)[i] + sum_n log γ(h_n)
+
+    base: [N] log of the distribution that the nearest token backs off to. children: how contexts are found, level by level.
+    levels, log_gamma: rows and `log γ` of contexts of one token, of two, ...; zeros for a context that never occurred.
+    """
+
+    base: Any
+    children: tuple[Children, ...] = ()
+    levels: tuple[Sparse, ...] = ()
+    log_gamma: tuple[Any, ...] = ()
+
+    normalised = True
+    names = property(lambda self: ("unigram", *(f"context {n}" for n in range(1, len(self.levels) + 1))))
+    tokens = property(lambda self: (None, *range(1, len(self.levels) + 1)))
+    radius = property(lambda self: max(1, len(self.levels)))
+    vocab_size = property(lambda self: len(self.base))
+    row_tables = property(lambda self: (jnp.asarray(self.base)[None], *self.levels))
+
+    def index(self, context):
+        none = jnp.zeros(1, jnp.int32)
+        return jnp.concatenate([none, context_numbers(self.children, context)]) if self.levels else none
+
+    def entry(self, context, output):
+        """`log p(output | context)`."""
+        log_p = super().entry(context, output)
+        for n, log_gamma in zip(self.index(context)[1:], self.log_gamma, strict=True):
+            log_p += jnp.where(n >= 0, jnp.asarray(log_gamma)[jnp.maximum(n, 0)], 0)
+        return log_p
+
+
+def unigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
+    """The baseline without context: log relative frequencies of targets."""
+    counted_radius(counts, 1)  # checks them
+    log_p = np.log(unigram(target_counts(counts, eos=eos).astype(np.float64)))
+    return LanguageModel(BackOffChain(jnp.asarray(log_p, jnp.float32)), "none", eos)
+
+
+def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
+    """The baseline with one token of context: interpolated Kneser-Ney."""
+    counted_radius(counts, 1)  # checks them
+    C: Any = with_targets(csr_array(counts[0]), eos=eos)
+    level = ContextLevel(np.arange(C.shape[0]), C.indptr, C.indices, C.data)
+    return LanguageModel(_kneser_ney_chain([level], C.shape[1], modified=False), "none", eos)
+
+
+def smoothed_ngrams(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, vocab_size: int) -> BackOffChain:
+    """The interpolated modified Kneser-Ney model of contexts and targets.
+
+    Source: Chen & Goodman 1999, Eq. 12 and 26 (interpolated) and Sec. 4; as additive logits, this project.
+    """
+    if not X.shape[1] or not len(Y):
+        raise ValueError(f"{len(Y)} positions with contexts of {X.shape[1]} tokens: give at least one of each")
+    return _kneser_ney_chain(count_contexts(X, Y, vocab_size), vocab_size, modified=True)
+
+
+def _kneser_ney_chain(levels: list[ContextLevel], N: int, *, modified: bool) -> BackOffChain:
+    """The smoothed rows of levels of contexts, and their weights γ; levels are consumed."""
+    lower, small = unigram(np.bincount(levels[0].outputs, minlength=N)), np.uint16 if N <= 1 << 16 else np.int32
+    children, rows, log_gammas, shorter, P = [], [], [], levels[0], lower
+    while levels:
+        level = levels.pop(0)  # and so no level is kept for longer than it is needed
+        if (E := len(level.outputs)) >= 2**31:
+            raise ValueError(f"{E} different pairs: rows of contexts number at most 2^31 - 1; fit on less text")
+        if rows:
+            numbers, ids = quotient_and_rest(level.contexts, N)
+            children.append(Children(starts_of(numbers, len(shorter.contexts)), ids.astype(small)))
+            level = level._replace(contexts=numbers.astype(np.int32))  # as the keys are large
+        D = discounts_of(counts_of_counts(level.counts), modified=modified)
+        values, log_gamma = np.empty(E, np.float32), np.empty(len(level.contexts), np.float32)
+        own_P = np.empty(E if levels else 0)  # nothing backs off to the longest contexts
+        later = np.searchsorted(level.start, np.arange(_pairs_per_block, level.start[-1], _pairs_per_block), "right") - 1
+        for c in starmap(slice, pairwise(np.unique([0, *later, len(level.contexts)]).tolist())):  # pairs that fit the caches
+            block, pairs = level.part(c), slice(level.start[c.start], level.start[c.stop])
+            P_lower = _shorter_P(shorter, P, N, block) if rows else lower[block.outputs]
+            kind, total = np.minimum(block.counts, 3), sum_runs(block.counts, block.start)
+            freed = D @ [sum_runs(kind == n, block.start) for n in (1, 2, 3)]
+            kept, backed_off = block.counts - D[kind - 1], block.of_pairs(freed) * P_lower
+            values[pairs] = np.log1p(kept / backed_off)
+            log_gamma[c] = np.log(np.where(total > 0, freed / np.maximum(total, 1), 1))
+            if levels:
+                own_P[pairs] = (kept + backed_off) / block.of_pairs(total)
+        rows.append(sparse_rows(level.start, level.outputs, values, N))
+        log_gammas.append(log_gamma)
+        shorter, P = level, own_P
+    arrays = np.log(lower).astype(np.float32), tuple(children), tuple(rows), tuple(log_gammas)
+    return BackOffChain(*jax.device_put(arrays, may_alias=True))  # on a CPU nothing is copied
+
+
+def _shorter_P(shorter: ContextLevel, P: np.ndarray, N: int, block: ContextLevel) -> np.ndarray:
+    """`P(i|h')` of pairs (h, i) of a block, numbered by h'."""
+    near = slice(block.contexts[0], block.contexts[-1] + 1)  # contexts stand in the order of those that they extend
+    some = shorter.part(near)
+    keys = some.keys(np.arange(len(some.contexts)), N)
+    return P[shorter.start[near.start] :][np.searchsorted(keys, block.keys(block.contexts - near.start, N))]
+
+
+# ARPA files
 
 
 def is_arpa(path: str | os.PathLike) -> bool:
@@ -162,7 +295,7 @@ class Order(NamedTuple):
 
 def _read_orders(path: str, opened: Iterator[str]) -> tuple[list[str], list[Order]]:
     """The words of an ARPA file in its order, and its n-grams."""
-    words, orders, at = ["<pad>", "<unk>"], list[Order](), 0
+    words, ids, orders, at = ["<pad>", "<unk>"], {"<s>": 0, "<unk>": 1, "<UNK>": 1}, list[Order](), 0
     lines = ((number, text) for number, line in enumerate(opened, 1) if (text := line.strip(" \t\r\n")))
 
     def following() -> str:
@@ -171,24 +304,18 @@ def _read_orders(path: str, opened: Iterator[str]) -> tuple[list[str], list[Orde
         at, text = next(lines, (at, _end))
         return text
 
-    def error(what: str) -> ValueError:
-        return ValueError(f"{path}, line {at}: {what}")
-
-    def expect(text: str, wanted: str) -> None:
-        if text != wanted:
-            raise error(f"{text[:40]!r} instead of {wanted}; {_write_again}")
+    def expect(found: object, text: str, wanted: str) -> None:
+        if not found:
+            raise ValueError(f"{path}, line {at}: {text[:60]!r} instead of {wanted}; write or download the file again")
 
     while (text := following()) != "\\data\\":  # some programs write comments first
-        if text.startswith("\\") or text == _end:
-            raise error(f"{text[:40]!r} instead of \\data\\; give an ARPA file, as launch.export or lmplz write it")
+        expect(not text.startswith("\\") and text != _end, text, "\\data\\ of an ARPA file, as launch.export or lmplz write it")
     sizes: list[int] = []
     while match := re.fullmatch(rf"ngram\s+{len(sizes) + 1}\s*=\s*(\d{{1,18}})", text := following()):
         sizes.append(int(match[1]))
-    if not any(sizes[:1]):
-        raise error(f"{text[:40]!r} instead of `ngram 1=...`; write the file again")
-    ids = {"<s>": 0, "<unk>": 1, "<UNK>": 1}
+    expect(any(sizes[:1]), text, "`ngram 1=...`")
     for n, size in enumerate(sizes, 1):
-        expect(text, f"\\{n}-grams:")
+        expect(text == (section := f"\\{n}-grams:"), text, f"{section}: it is cut short, or its header counts other n-grams")
         found, numbers = array("q"), array("d")
         for _ in range(size):
             fields = re.split(r"[ \t]+", line := following())
@@ -203,13 +330,12 @@ def _read_orders(path: str, opened: Iterator[str]) -> tuple[list[str], list[Orde
                 found.extend([ids[word] for word in own])
                 numbers.extend((log_p, weight))
             except (KeyError, ValueError):
-                wanted = f"a log10 probability of at most 0, {n} of the unigrams and at most one weight"
-                raise error(f"{line[:60]!r} is not {wanted}; {_write_again}") from None
+                expect(None, line, f"a log10 probability of at most 0, {n} of the unigrams and at most one weight")
         log_p, weight = np.maximum(np.array(numbers).reshape(-1, 2).T, NEVER) * _ln10
         orders.append(Order(np.array(found, np.int64).reshape(-1, n), log_p, weight))
         text = following()
-    expect(text, "\\end\\")
-    expect(following(), _end)  # which is that of a compressed file, with its checksum
+    expect(text == "\\end\\", text, "\\end\\: it is cut short, or its header counts other n-grams")
+    expect((text := following()) == _end, text, _end)  # which is that of a compressed file, with its checksum
     return words, orders
 
 
@@ -244,15 +370,16 @@ def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tu
         raise ValueError(f"{file} {has} {min(differ)!r}, unlike the tokenizer: pass the model's own tokenizer, or none")
     ids = {word: i for i, word in enumerate(words)}
     renamed = np.array([0, 1, *(ids[word] for word in of_file[2:]), PAD])  # the last one is that of </s>, -1
-    base, eos = _unigrams(file, orders[0], renamed, N)
-    orders, read = [order for order in orders if len(order.log_p)], []
+    orders = [order for order in orders if len(order.log_p)]
     if any(order.words.shape[1] != n for n, order in enumerate(orders, 1)):
         raise ValueError(f"{file}: n-grams of an order, and none of the order below; write the file again")
+    base, eos = _unigrams(file, orders[0], renamed, N)
+    read, children, sizes = [], list[Children](), [N]  # numbers of contexts
     for order in orders[1:]:  # nearest token first
         X, Y = order.words[:, -2::-1], order.words[:, -1]
         alive = (X >= 0).all(axis=1) & (Y != 0) & (X[:, :-1] != 0).all(axis=1)
         read.append((renamed[X[alive]], renamed[Y[alive]], order.log_p[alive]))
-    numbers, children, sizes = [X[:, 0] for X, *_ in read], list[Children](), [N]  # numbers of contexts
+    numbers = [X[:, 0] for X, *_ in read]
     for m in range(1, len(read)):
         wanted = [numbers[n] * N + read[n][0][:, m] for n in range(m, len(read))]
         found, inverse = np.unique(np.concatenate(wanted), return_inverse=True)
@@ -262,12 +389,12 @@ def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tu
     chain = BackOffChain(np.asarray(base, np.float32))
     for n, (X, Y, log_p) in enumerate(read):
         keys, weight = numbers[n] * N + Y, np.zeros(sizes[n])
-        if (np.diff(np.sort(keys)) == 0).any():
+        if (np.diff(keys[order := np.argsort(keys)]) == 0).any():
             raise ValueError(f"{file}: a {n + 2}-gram stands in it twice; write the file again")
         spelled = (orders[n].words >= 0).all(axis=1)
         number = map_contexts(context_numbers, tuple(children[:n]), renamed[orders[n].words[spelled, ::-1]], block=4096)[:, n]
         weight[number[number >= 0]] = orders[n].weight[spelled][number >= 0]
-        values = (log_p - weight[numbers[n]] - chain.target_logits(X[:, : max(n, 1)], Y))[order := np.argsort(keys)]
+        values = (log_p - weight[numbers[n]] - chain.target_logits(X[:, : max(n, 1)], Y))[order]
         rows = sparse_rows(*_rows_of(keys[order], sizes[n], N), values.astype(np.float32), N)
         gammas = *chain.log_gamma, weight.astype(np.float32)
         chain = BackOffChain(chain.base, tuple(children[:n]), (*chain.levels, rows), gammas)
@@ -276,10 +403,9 @@ def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tu
 
 def _unigrams(file: str, order: Order, renamed: np.ndarray, N: int) -> tuple[np.ndarray, bool]:
     """log p of every token, and whether document ends are predicted."""
-    named, log_p = order.words[:, 0], order.log_p
+    named, log_p, base = order.words[:, 0], order.log_p, np.full(N, NEVER * _ln10)
     if len(np.unique(named)) < len(named):
         raise ValueError(f"{file}: a unigram stands in it twice; write the file again")
-    base = np.full(N, NEVER * _ln10)
     base[renamed[named[named > 0]]] = log_p[named > 0]
     end = float(log_p[named == -1].max(initial=NEVER * _ln10))
     eos, left = end > (NEVER + 1) * _ln10, 1 - float(np.sum(np.exp(base[PAD + 1 :])))
@@ -292,7 +418,5 @@ def _unigrams(file: str, order: Order, renamed: np.ndarray, N: int) -> tuple[np.
 
 def _rows_of(keys: np.ndarray, rows: int, N: int) -> tuple[Any, Any]:
     """Starts and ids of rows by sorted keys `row * N + id`."""
-    if len(keys) >= 2**31:
-        raise ValueError(f"{len(keys)} n-grams of one order: rows number at most 2^31 - 1; prune the file")
     start = np.searchsorted(keys, np.arange(rows + 1) * N).astype(np.int32)
     return start, (keys % N).astype(np.uint16 if N <= 1 << 16 else np.int32)

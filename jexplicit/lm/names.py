@@ -61,11 +61,7 @@ class FitOptions:
     """Training: maximum number of passes over the data."""
     batch_size: PositiveInt = 8192
     """Training: positions per step."""
-    optimizer: str = "adagrad"
-    """Training: optimiser of optax, by name: adagrad, sgd, adam, rmsprop, ..."""
     learning_rate: PositiveFloat = 0.01
-    """Training: learning rate, for the mean loss per position."""
-    accumulator: NonNegativeFloat = 0.0
-    """Training: initial value of Adagrad's sum of squares. The paper does not give it; optax's default is 0.1."""
+    """Training: Adagrad's learning rate, for the mean loss per position."""
     patience: PositiveInt | None = None
     """Training: stop after this many epochs without a lower dev perplexity; the best epoch is kept. Default: never."""

@@ -1,7 +1,6 @@
-"""Folders to share: model, provenance and card written by `TextModel.save`, read by `load_model`; and what is refused."""
+"""Files of models: what `TextModel.save` writes and `load_model` reads, and what is refused."""
 
 import json
-from importlib import metadata
 from typing import Any
 
 import jaxtyping
@@ -11,8 +10,9 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import jexplicit
-from jexplicit.lm import model_files
-from jexplicit.lm.checkpoints import TextModel, model_card, save_run_model, save_tokenizer
+from jexplicit.lm import files
+from jexplicit.lm.files import save_run_model
+from jexplicit.lm.text_model import TextModel
 
 TEXTS = ["the cat sat", "the dog sat", "a cat ran"]
 
@@ -27,12 +27,6 @@ def bigram() -> TextModel:
     return jexplicit.fit(TEXTS, "bigram", tokenizer="word")
 
 
-@pytest.fixture
-def folder(model, tmp_path):
-    model.save(tmp_path / "cats")
-    return tmp_path / "cats"
-
-
 def same(one, other):
     return all(np.array_equal(a, b) for a, b in zip(one.score(TEXTS), other.score(TEXTS), strict=True))
 
@@ -43,71 +37,18 @@ def refused(said: str, path):
     return str(error.value)
 
 
-def test_a_folder_has_the_model_where_it_comes_from_and_a_card(model, folder, tmp_path, monkeypatch):
-    loaded = jexplicit.load_model(folder)
-    assert loaded.about == model.about and loaded.tokenizer == model.tokenizer and same(loaded, model)
-    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
-    config, card = json.loads((folder / "config.json").read_text()), (folder / "README.md").read_text()
-    library = {"library_name": "jexplicit", "library_version": metadata.version("jexplicit"), "library_license": "Apache-2.0"}
-    size = (folder / "model.safetensors").stat().st_size
-    assert config == {**model.about, **library, "file": "model.safetensors", "bytes": size}
-    assert card == model_card("cats", config) and card.startswith("---\nlibrary_name: jexplicit\n")
-    own = {"# cats", "* method: ngram", f"* corpus_sha256: {config['corpus_sha256']}", "* library_license: Apache-2.0"}
-    assert own <= set(card.splitlines()) and 'jexplicit.load_model("cats")' in card
-
-    def missing(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "metadata", missing)  # the library is not installed
-    model.save(tmp_path / "dogs")
-    assert "library_version" not in (tmp_path / "dogs/README.md").read_text() and same(
-        jexplicit.load_model(tmp_path / "dogs"), model
-    )
-
-
 def test_numbers_of_numpy_are_saved_as_those_of_python(tmp_path, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in a user's program
     options: dict[str, Any] = {"radius": np.int64(2), "features": np.str_("cat"), "seed": np.int32(3), "eos": np.True_}
     options |= {"learning_rate": np.float32(0.5), "epochs": np.array(1), "batch_size": np.uint8(8)}
     model = jexplicit.fit(TEXTS, "cold", tokenizer="word", **options)
     model.about["measured"] = {"loss": np.float32(1.5), "of": np.arange(2), "all": np.True_}
-    model.save(tmp_path / "folder")
-    loaded = jexplicit.load_model(tmp_path / "folder")
+    model.save(tmp_path / "model.safetensors")
+    loaded = jexplicit.load_model(tmp_path / "model.safetensors")
     assert loaded.about == {**model.about, "measured": {"loss": 1.5, "of": [0, 1], "all": True}} and same(loaded, model)
     assert loaded.model.eos is True and type(loaded.about["learning_rate"]) is float
     with pytest.raises(ValueError, match="object at .* is of type object: give numbers, strings"):  # before the fit
-        jexplicit.fit(TEXTS, "cold", optimizer=object())
-
-
-def test_a_folder_keeps_a_card_that_was_written_by_hand_and_of_several_models_asks_which(model, bigram, folder):
-    (folder / "README.md").write_text("mine")
-    bigram.save(folder / "another.safetensors")
-    assert jexplicit.load_model(folder).about["method"] == "ngram"  # that of config.json
-    bigram.save(folder)
-    assert jexplicit.load_model(folder).about["method"] == "bigram" and (folder / "README.md").read_text() == "mine"
-    (folder / "config.json").unlink()
-    refused("another.safetensors, model.safetensors: pass one of them, such as .*another", folder)
-    (folder / "model.safetensors").unlink()
-    assert same(jexplicit.load_model(folder), bigram)  # the only one
-
-
-def test_a_folder_of_another_program_and_a_file_elsewhere_are_refused(model, folder, tmp_path):
-    (folder / "config.json").write_text('{"model_type": "gpt2"}')
-    refused("config.json is of another program .*: pass a folder that .* wrote, or a file", folder)
-    with pytest.raises(ValueError, match="has a config.json of a run or of another program: choose another folder"):
-        model.save(folder)
-    assert (folder / "config.json").read_text() == '{"model_type": "gpt2"}'
-    assert same(jexplicit.load_model(folder / "model.safetensors"), model)
-    save_file({"x": np.zeros(3)}, tmp_path / "model.safetensors")
-    refused("not written by jexplicit", tmp_path)
-    model.save(tmp_path / "other.safetensors")
-    config = {"library_name": "jexplicit"}
-    for name in ("../other.safetensors", str(tmp_path / "other.safetensors"), 7, None, ["model.safetensors"]):
-        (folder / "config.json").write_text(json.dumps({**config, "file": name}))
-        refused("config.json names the file .*, which is not in its folder", folder)
-    for text in ('{"library_name": "gpt2", "library_name": "jexplicit"}', "{"):
-        (folder / "config.json").write_text(text)
-        refused("config.json is damaged", folder)
+        jexplicit.fit(TEXTS, "cold", learning_rate=object())
 
 
 def test_a_file_whose_header_is_of_no_model_is_refused_in_one_line_and_one_of_before_still_loads(bigram, tmp_path):
@@ -116,11 +57,13 @@ def test_a_file_whose_header_is_of_no_model_is_refused_in_one_line_and_one_of_be
     with safe_open(tmp_path / "good.safetensors", framework="numpy") as file:
         header = json.loads(file.metadata()["jexplicit"])
     tensors, path = load_file(tmp_path / "good.safetensors"), tmp_path / "bad.safetensors"
+    save_file({"x": np.zeros(3)}, path)
+    refused("not written by jexplicit", path)
 
     def write(text: str):
-        save_file(tensors, path, {"jexplicit": text, "sha256": model_files._checksum(text, tensors, tensors.__getitem__)})
+        save_file(tensors, path, {"jexplicit": text, "sha256": files._checksum(text, tensors, tensors.__getitem__)})
 
-    write(json.dumps({name: value for name, value in header.items() if name not in ("library_version", "library_license")}))
+    write(json.dumps({name: value for name, value in header.items() if name != "library_version"}))
     assert same(jexplicit.load_model(path), bigram)
     fields, deep = header["model"]["fields"], "null"
     for _ in range(700):
@@ -147,7 +90,7 @@ def test_a_file_whose_header_is_of_no_model_is_refused_in_one_line_and_one_of_be
 def test_a_row_of_a_run_without_a_number_is_never_the_best(model, tmp_path):
     rows = [{"method": name, "features": "none", "radius": 1} for name in ("first", "second")]
     (tmp_path / "config.json").write_text("{}")
-    save_tokenizer(tmp_path, model.tokenizer)
+    model.tokenizer.save(tmp_path / "tokenizer.model")
     for row in rows:
         save_run_model(tmp_path, row, model.model)
 

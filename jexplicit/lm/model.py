@@ -25,11 +25,9 @@ NO_TOKEN = -1  # in a history: no token, before the start of the text
 _contexts_per_call = 1 << 15  # of one device, at most
 _logits_per_block = 1 << 19  # on a CPU: they stay in its cache
 _window = 1 << 22  # positions of a stream that are read at a time
+_overlaps = 4  # windows that read a token of a text
 
-
-def static(default: Any = ...) -> Any:
-    """A dataclass field that is no leaf of the pytree."""
-    return field(metadata={"static": True}) if default is ... else field(default=default, metadata={"static": True})
+static = functools.partial(field, metadata={"static": True})  # a field that is no leaf of the pytree
 
 
 def pytree(cls: type) -> type:
@@ -116,10 +114,9 @@ def map_contexts(
     block: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> np.ndarray:
-    """`one(tables, x)` for every row of X by blocks and devices, on the host.
+    """`one(tables, x)` for every row of X, over devices and processes.
 
-    Several processes share the rows, and each gets the whole answer. `one` is compiled once per function object: pass a
-    module-level function, not a lambda. Tables are any pytree of arrays.
+    `one` is compiled once per function object: pass a module-level function, not a lambda. Tables are any pytree of arrays.
     """
     mesh = mesh or default_mesh()
     X = X[slice(*part_of_process(0, len(X)))]
@@ -202,14 +199,65 @@ class TokenTables(TableRows):
     tables: tuple[Any, ...]
     table_of_offset: tuple[int, ...] = static()
 
-    names = property(lambda self: tuple(f"offset {k}" for k in range(1, self.radius + 1)))
+    names = property(lambda self: tuple(f"offset {k}" for k in self.tokens))
     tokens = property(lambda self: tuple(range(1, self.radius + 1)))
     radius = property(lambda self: len(self.table_of_offset))
-    dense = property(lambda self: not any(isinstance(table, Sparse) for table in self.tables))
     row_tables = property(lambda self: tuple(self.tables[t] for t in self.table_of_offset))
 
     def index(self, context):
         return context[: self.radius]
+
+
+@pytree
+class NetworkRows:
+    """The logits of a flax network of K tokens, as one row."""
+
+    variables: Any
+    network: Any = static()
+    context: int = static()
+
+    names, tokens, history = ("network",), (None,), 0
+    radius = property(lambda self: self.context)
+    vocab_size = property(lambda self: self.network.vocab_size)
+
+    def read(self, context, history=None):
+        from jexplicit.nn.networks import network_outputs
+
+        return [network_outputs(self.network, self.variables, context[None])[0]]
+
+
+@pytree
+class SequenceRows:
+    """The logits of a causal flax network of W tokens, as one row."""
+
+    variables: Any
+    network: Any = static()
+
+    names, tokens, radius = ("network",), (None,), 1
+    history = property(lambda self: self.network.window)
+    vocab_size = property(lambda self: self.network.vocab_size)
+
+    def read(self, context, history: Any = None):
+        """The row after a history, nearest token first, within its document."""
+        from jexplicit.nn.networks import network_outputs
+
+        W = self.history
+        known = jnp.where(history == NO_TOKEN, PAD, history)
+        n = jnp.argmax(jnp.append(known == PAD, True))  # tokens of the document
+        tokens = jnp.roll(known[::-1], -jnp.maximum(W - n - 1, 0))  # the document comes first, from its `<pad>` on
+        logits = network_outputs(self.network, self.variables, tokens[None])[0]
+        return [logits[jnp.minimum(n, W - 1)]]
+
+    def log_p(self, past: Any, *, whole: bool = False, **options: Any) -> np.ndarray:
+        """`log p` of the token, or of all tokens, at places of a text."""
+        from jexplicit.nn.sequences import stream_distributions, stream_log_probabilities
+
+        if past is None:
+            raise ValueError("a network that reads a window of the text: say where the positions stand (past)")
+        options |= {"window": self.history, "stride": -(-self.history // _overlaps)}
+        if whole:
+            return stream_distributions(self.network, self.variables, past.stream, past.places, **options)
+        return stream_log_probabilities(self.network, self.variables, past.stream, **options)[past.places - 1]
 
 
 @pytree
@@ -221,15 +269,14 @@ class LanguageModel:
     """
 
     rows: Any
-    features: str = static("cat")
-    eos: bool = static(False)
+    features: str = static(default="cat")
+    eos: bool = static(default=False)
 
     radius = property(lambda self: self.rows.radius, doc="K, the tokens of a context.")
     history = property(lambda self: self.rows.history, doc="W, tokens of the past that it reads, borders of documents ignored.")
     vocab_size = property(lambda self: self.rows.vocab_size, doc="N, the number of token ids.")
     names = property(lambda self: self.rows.names, doc="What each row is.")
     tokens = property(lambda self: self.rows.tokens, doc="The token of the context of each row: 1 nearest, HISTORY, None.")
-
     nbytes = property(lambda self: sum(leaf.nbytes for leaf in jax.tree.leaves(self)), doc="Bytes of all arrays.")
 
     @property
@@ -266,34 +313,43 @@ class LanguageModel:
 
 
 def token_model(tables: Sequence[Any], features: str, eos: bool) -> LanguageModel:
-    """The model with the logits `sum_k tables[k][x_k]` (paper, Eq. 1 and Sec. 3.1.2).
-
-    tables: K, [N, N] or `Sparse`, nearest offset first; one given several times is kept once.
-
-    Example:
-        >>> model = token_model([jnp.eye(2), 2 * jnp.eye(2)], "cat", False)
-        >>> model.logits(jnp.array([0, 1])).tolist()
-        [1.0, 2.0]
-    """
+    """The model with the logits `sum_k tables[k][x_k]`; repeated tables are kept once."""
     if len({table.shape for table in tables}) != 1:
         raise ValueError(f"tables {[table.shape for table in tables]}: give at least one, all [N, N]")
-    different = list({id(table): table for table in tables}.values())
-    index = tuple(next(n for n, other in enumerate(different) if other is table) for table in tables)
-    return LanguageModel(TokenTables(tuple(different), index), features, eos)
+    different = {id(table): table for table in tables}
+    index = tuple(list(different).index(id(table)) for table in tables)
+    return LanguageModel(TokenTables(tuple(different.values()), index), features, eos)
+
+
+def network_model(network: Any, variables: Any, *, context: int = 0, eos: bool = True) -> LanguageModel:
+    """The language model of a network.
+
+    Args:
+        network: a flax module, [B, K] token ids -> [B, N] logits; or [B, T] -> [B, T, N], with a `window`.
+        context: K, the tokens that it reads, of a network of K tokens.
+        eos: whether it predicts the end of a document.
+
+    Example:
+        >>> from jexplicit.nn.networks import MLPLanguageModel, init_variables
+        >>> network = MLPLanguageModel(vocab_size=4, embedding=2, hidden=(3,))
+        >>> model = network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 2), int)), context=2)
+        >>> model.logits(jnp.array([1, 3])).shape
+        (4,)
+    """
+    rows = SequenceRows(variables, network) if hasattr(network, "window") else NetworkRows(variables, network, context)
+    return LanguageModel(rows, "none", eos)
 
 
 def is_token_model(model: LanguageModel) -> bool:
     """Whether a model is dense tables."""
-    return isinstance(model.rows, TokenTables) and model.rows.dense
+    return isinstance(model.rows, TokenTables) and not any(isinstance(table, Sparse) for table in model.rows.tables)
 
 
 @jax.jit
 def logits(tables: Sequence[Float[Array, "N N"]], x: Integer[Array, " K"]) -> Float[Array, " N"]:
     """Logits of one context, `sum_k U_k[x_k]` = H U for one-hot H, in nats.
 
-    Args:
-        tables: K tables [N, N].
-        x: [K] token ids, nearest first.
+    tables: K tables [N, N]. x: [K] token ids, nearest first.
 
     Example:
         >>> logits([jnp.eye(2), 2 * jnp.eye(2)], jnp.array([0, 1])).tolist()

@@ -1,1 +1,0 @@
-"""The core of a language model: its interface, its softmax, and smoothed counts."""

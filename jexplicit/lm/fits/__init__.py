@@ -1,1 +1,0 @@
-"""Ways to fit a language model, one registry of them."""
