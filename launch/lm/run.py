@@ -338,7 +338,7 @@ def _measure_model(job: _ModelRun, name: dict[str, Any]) -> list[Row]:
             parts = ", ".join(f"{part} {event[f'{part}_perplexity']:.1f}" for part in ("train", "dev"))
             console.print(f"    {label(name)}: {event['event']} {number}, perplexity {parts}, {event['seconds']:.0f} s")
 
-    place = job.folder.path / "checkpoints" / "fits" / checkpoints.model_name(name)
+    place = job.folder.path / "checkpoints" / "fits" / model_name(name)
     watch = Watch(stage=stage, log=log, dev=job.text.dev, checkpoints=place, events=job.folder.events)
     trim_heap()  # of what was evaluated before
     fitted = fit_model(method, job.training, _options_of(config, name), watch)
