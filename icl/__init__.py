@@ -12,7 +12,7 @@ Source: von Oswald et al., Transformers Learn In-Context by Gradient Descent, IC
 
 from typing import TYPE_CHECKING
 
-from jexplicit.runs import lazy_names
+from jexplicit.runs.files import lazy_names
 
 if TYPE_CHECKING:
     from icl.attention import *  # noqa: F403

@@ -25,8 +25,7 @@ from icl.tasks import (
     truncated_std,
     truncated_weights,
 )
-from jexplicit.runs.checks import checked, is_concrete
-from jexplicit.runs.devices import full_precision
+from jexplicit.runs.devices import checked, full_precision, is_concrete
 
 # Keys and values come from the context tokens only; all tokens are updated, including the query. A head depends on
 # `M = W_Kᵀ W_Q` and `R = P W_V` only, `e_j <- e_j + λ R (Σ_i e_i e_iᵀ) M e_j`, and is invariant to scaling them by inverse

@@ -13,8 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from icl.attention import AttentionLayer, head_tensor, ridge
 from icl.tasks import Sequence, Tasks, contract, initial_weights, sample_tasks, sequences, transpose
-from jexplicit.runs.checks import checked, is_concrete, key_of_seed
-from jexplicit.runs.devices import full_precision
+from jexplicit.runs.devices import checked, full_precision, is_concrete, key_of_seed
 
 # One layer of linear attention predicts `ŷ = pᵀ (Σ_i e_i e_iᵀ) A x_q`. As tasks W and -W are equally likely, only the part
 # `ŷ = x_qᵀ G Xᵀ y / N` can lower the loss, for any number of heads; it is linear in G, so the best layer is an ordinary

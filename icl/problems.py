@@ -12,9 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from icl.attention import AttentionLayer, Softmax, descent_layers, head_maps, init_layers, layers_from_maps, transform_batch
 from icl.tasks import QueryLoss, Sequence, Tasks, draw, transpose, truncated_std, truncated_weights
-from jexplicit.runs.bounds import is_of
-from jexplicit.runs.checks import is_concrete
-from jexplicit.runs.devices import full_precision
+from jexplicit.runs.devices import full_precision, is_concrete
+from jexplicit.runs.files import is_of
 
 # Copying: a layer joins x and y tokens, a second performs descent.
 #

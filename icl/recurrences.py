@@ -16,8 +16,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from icl.tasks import draw
-from jexplicit.runs.checks import checked
-from jexplicit.runs.devices import full_precision
+from jexplicit.runs.devices import checked, full_precision
 
 # The state of a layer is an estimate W_t from `k_1, v_1, .., k_t, v_t`, and the output for a query is `o_t = W_t q_t`:
 #

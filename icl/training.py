@@ -21,9 +21,7 @@ from jaxtyping import Array, Float, Int
 
 from jexplicit.nn.names import ScheduleName
 from jexplicit.nn.training import make_schedule
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import AXIS, data_mesh, map_rows, on_cpu, serial_kernels
-from jexplicit.runs.loop import History, iterate
+from jexplicit.runs.devices import AXIS, History, data_mesh, iterate, key_of_seed, map_rows, on_cpu, serial_kernels
 
 
 @runtime_checkable

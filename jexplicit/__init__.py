@@ -14,7 +14,7 @@ Most programs need these names alone. The packages have the others: `jexplicit.c
 
 from typing import TYPE_CHECKING
 
-from jexplicit.runs import lazy_names
+from jexplicit.runs.files import lazy_names
 
 if TYPE_CHECKING:
     from jexplicit import counts as counts
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from jexplicit import features as features
     from jexplicit import lm as lm
     from jexplicit import solvers as solvers
-    from jexplicit.counts.pairs import count as count
-    from jexplicit.data.contexts import contexts as contexts
+    from jexplicit.counts import count as count
+    from jexplicit.data.streams import contexts as contexts
     from jexplicit.lm.attribution import explain as explain
     from jexplicit.lm.evaluation import combine as combine
     from jexplicit.lm.evaluation import evaluate as evaluate
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 _names = {
     "": "counts data features lm solvers",
-    "counts.pairs": "count",
-    "data.contexts": "contexts",
+    "counts": "count",
+    "data.streams": "contexts",
     "lm.attribution": "explain",
     "lm.text_model": "TextModel load_model",
     "lm.model": "LanguageModel",

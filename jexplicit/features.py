@@ -1,7 +1,6 @@
-"""Features computed without training: positive parts, random Fourier features, patches, scattering.
+"""Features without training: positive parts, random Fourier features, scattering and its principal components.
 
-Whitened patches (Coates & Ng 2011). Scattering (Bruna & Mallat 2013) is moduli of responses to Morlet wavelets ψ, averaged by
-Gaussian windows φ: `φ * x`, `φ * |x * ψ|` and `φ * ||x * ψ| * ψ'|`. Descriptors are principal components of pooled responses.
+Scattering (Bruna & Mallat 2013), of Morlet wavelets ψ and Gaussian windows φ: `φ * x`, `φ * |x * ψ|`, `φ * ||x * ψ| * ψ'|`.
 """
 
 import functools
@@ -14,13 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
-from numpy.lib.stride_tricks import sliding_window_view
 
-from jexplicit.runs.checks import as_float, check_key, checked
-from jexplicit.runs.devices import full_precision
+from jexplicit.runs.devices import as_float, check_key, checked, full_precision
 
-_patches_per_filter = 200
-_least_contrast = 0.1  # least standard deviation of a patch's grey levels, which range from 0 to 1
 _images_per_call = 500
 _images_for_axes = 10_000
 _finest = 3 * math.pi / 4  # frequency of the wavelets of octave 0, radians per pixel
@@ -28,20 +23,15 @@ _width = 0.8  # standard deviation of their envelopes, in pixels, and of the win
 _terms = 7  # of the two Taylor series: errors below 6e-8 up to a quarter turn
 
 
-def _check_threshold(x: Any, threshold: Any = 0.0) -> None:
-    if bool(jnp.isnan(threshold)):
-        raise ValueError("threshold NaN: use a number")
-
-
-@checked(_check_threshold)
-def positive_parts(x: Float[Array, "... D"], threshold: float | Float[Array, ""] = 0.0) -> Float[Array, "... DD"]:
-    """`[relu(x - t), relu(-x - t)]`: twice as many features, none negative.
+@jax.jit
+def positive_parts(x: Float[Array, "... D"]) -> Float[Array, "... DD"]:
+    """`[relu(x), relu(-x)]`: twice as many features, none negative.
 
     >>> positive_parts(jnp.array([1.0, -2.0])).tolist()
     [1.0, 0.0, 0.0, 2.0]
     """
     x = as_float(x)  # -x of unsigned integers wraps
-    return jnp.concatenate([jax.nn.relu(x - threshold), jax.nn.relu(-x - threshold)], axis=-1)
+    return jnp.concatenate([jax.nn.relu(x), jax.nn.relu(-x)], axis=-1)
 
 
 def _check_norms(H: Float[Array, "M D"], **options: float) -> None:
@@ -59,15 +49,11 @@ def _check_norms(H: Float[Array, "M D"], **options: float) -> None:
 def unit_rows(H: Float[Array, "M D"], *, K: float = 1.0, floor: float = 0.01) -> Float[Array, "M D"]:
     """`K (h/||h||_1 + floor/D) / (1 + floor)`: positive rows of L1 norm K.
 
-    With the floor, a mass spread evenly over a row, every feature co-occurs with every output, as with the 1 in (X + 1)/256.
+    With the floor, a mass spread evenly over a row, every feature co-occurs with every output. A negative or non-finite feature
+    and a row of zeros are a ValueError, except under jit, vmap and grad.
 
-    Raises:
-        ValueError: no features, a negative or non-finite one, a row of zeros (unchecked under jit, vmap and grad), a floor or
-            norm K that is not above 0 and finite.
-
-    Example:
-        >>> unit_rows(jnp.array([[3.0, 1.0]]), K=2.0, floor=1.0).tolist()
-        [[1.25, 0.75]]
+    >>> unit_rows(jnp.array([[3.0, 1.0]]), K=2.0, floor=1.0).tolist()
+    [[1.25, 0.75]]
     """
     if not 0 < floor < math.inf or not 0 < K < math.inf:
         raise ValueError(f"floor {floor}, K {K}: both must be above 0 and finite")
@@ -106,7 +92,7 @@ def fourier_features(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> Float[Ar
     """`[cos XW, sin XW] / sqrt(n)`: inner products approximate the kernel.
 
     Errors are 1e-6 in float32. Products XW that are not finite, or whose type has no fraction of a turn, are refused outside of
-    jit, vmap and grad. Source: Rahimi & Recht, Random features for large-scale kernel machines, 2007.
+    jit, vmap and grad. Source: Rahimi & Recht 2007.
 
     >>> fourier_features(jnp.zeros((1, 2)), jnp.ones((2, 4))).tolist()
     [[0.5, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0, 0.0]]
@@ -126,111 +112,27 @@ def cos_sin(x: Array) -> tuple[Array, Array]:
     return 1 - 2 * sine**2, 2 * sine * cosine
 
 
-class Filters(NamedTuple):
-    """Linear filters `z = x W - b` of patches x [size * size]."""
-
-    W: Float[Array, "P filters"]
-    b: Float[Array, " filters"]
-
-
-def patch_filters(
-    images: UInt8[np.ndarray, "M height width"], levels: int, *, size: int, number: int, seed: int = 0, noise: float = 0.01
-) -> Filters:
-    """Random patches of training images, whitened, as filters of unit norm.
-
-    With mean μ and covariance C of patches and `V = (C + noise)^(-1/2)`, the response of patch x to the filter of patch a is
-    `⟨(x - μ)V, (a - μ)V⟩ / ||(a - μ)V||`. Patches without contrast are excluded.
-
-    images: [M, height, width] grey levels 0 .. levels - 1, which become 0 to 1. size, number: of the patches. noise: variance
-    added before whitening.
-
-    Example:
-        >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
-        >>> patch_filters(images, 17, size=3, number=4).W.shape
-        (9, 4)
-
-    Source: Coates & Ng, The importance of encoding versus training with sparse coding and vector quantization, 2011.
-    """
-    check_levels(images, levels)
-    M, height, width = images.shape
-    if not 2 <= size <= min(height, width) or number < 1:
-        raise ValueError(
-            f"{number} patches of {size} x {size} in images of {height} x {width}: 2 <= size <= {min(height, width)}"
-        )
-    rng = np.random.default_rng(seed)
-    drawn = max(_patches_per_filter * number, 10 * size * size)
-    m, row, column = (rng.integers(0, end, drawn) for end in (M, height - size + 1, width - size + 1))
-    patches = sliding_window_view(images, (size, size), axis=(1, 2))[m, row, column].reshape(drawn, -1) / (levels - 1)
-    patches = patches[patches.std(axis=1) > _least_contrast]
-    if len(patches) < number:
-        remedy = "use fewer filters or larger patches"
-        raise ValueError(f"{len(patches)} of {drawn} patches have any contrast, for {number} filters: {remedy}")
-    mean, covariance = patches.mean(axis=0), np.cov(patches.T)
-    variances, axes = np.linalg.eigh(covariance)
-    if not variances[0] + noise > 0:
-        raise ValueError(f"noise {noise}: patches of this covariance cannot be whitened; use a number above 0, e.g. 0.01")
-    V = (axes / np.sqrt(variances + noise)) @ axes.T
-    chosen = (patches[:number] - mean) @ V
-    W = V @ (chosen / np.linalg.norm(chosen, axis=1, keepdims=True)).T
-    return Filters(jnp.asarray(W, jnp.float32), jnp.asarray(mean @ W, jnp.float32))
-
-
-def patch_features(
-    images: UInt8[np.ndarray, "M height width"], levels: int, filters: Filters, *, grid: int, threshold: float
-) -> Float[Array, "M D"]:
-    """Positive parts of filter responses, summed over a grid: D = 2 n grid².
-
-    images: [M, height, width] grey levels 0 .. levels - 1. grid: cells along each side. threshold: responses of smaller
-    magnitude become 0; in standard deviations of a patch.
-    """
-    _check_threshold(images, threshold)
-    positions = min(images.shape[1:]) - math.isqrt(len(filters.W)) + 1
-    if not 1 <= grid <= positions:
-        raise ValueError(f"a grid of {grid} x {grid} over {positions} x {positions} positions: use 1 to {positions} cells")
-    return of_images(lambda X: _patch_features(X, filters, threshold, grid), images, levels)
-
-
-def check_levels(images: np.ndarray, levels: int) -> None:
+def _check_levels(images: np.ndarray, levels: int) -> None:
     """Refuse no images, fewer than 2 grey levels, and other levels."""
     if not len(images) or levels < 2 or not 0 <= images.min() <= images.max() <= levels - 1:
         span = f" from {images.min()} to {images.max()}" if images.size else ""
         raise ValueError(f"{len(images)} images{span}, of {levels} grey levels: give at least one, with levels 0 .. levels - 1")
 
 
-def of_images(
+def _of_images(
     f: Callable[[Array], Array],
     images: UInt8[np.ndarray, "M height width"],
     levels: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[Array, "M D"]:
     """f of grey levels between 0 and 1, in batches of images."""
-    check_levels(images, levels)
+    _check_levels(images, levels)
     blocks = []
     for m in range(0, len(images), _images_per_call):
         blocks.append(f(jnp.asarray(images[m : m + _images_per_call], jnp.float32) / (levels - 1)))
         if progress:
             progress(min(m + _images_per_call, len(images)), len(images))
     return jnp.concatenate(blocks)
-
-
-@functools.partial(jax.jit, static_argnames=("threshold", "grid"))
-@full_precision
-def _patch_features(X: Float[Array, "m height width"], filters: Filters, threshold: float, grid: int) -> Float[Array, "m D"]:
-    size = math.isqrt(len(filters.W))
-    kernel, order = filters.W.reshape(size, size, 1, -1), ("NHWC", "HWIO", "NHWC")
-    z = jax.lax.conv_general_dilated(X[..., None], kernel, (1, 1), "VALID", dimension_numbers=order)
-    rows = _cells(z - filters.b[None, None, None, :], 1, grid)
-    z = functools.reduce(jnp.add, (positive_parts(rows[:, :, i], threshold) for i in range(rows.shape[2])))
-    columns = _cells(z, 2, grid)
-    return functools.reduce(jnp.add, (columns[:, :, :, j] for j in range(columns.shape[3]))).reshape(len(X), -1)
-
-
-def _cells(z: Array, axis: int, grid: int) -> Array:
-    """An axis split into [grid, largest cell], padded with 0."""
-    begin = -(-np.arange(grid + 1) * z.shape[axis] // grid)
-    places = begin[:-1, None] + np.arange(np.diff(begin).max())
-    zeros = jnp.pad(z, [(0, int(n == axis)) for n in range(z.ndim)])
-    return jnp.take(zeros, jnp.asarray(np.where(places < begin[1:, None], places, z.shape[axis])), axis=axis)
 
 
 class Axes(NamedTuple):
@@ -246,17 +148,16 @@ def fit_axes(
     """The principal axes of pooled responses of some images.
 
     pools: of grey levels between 0 and 1, [m, height, width] -> [m, D], e.g. `scattering_pools` of some wavelets. images: [M,
-    height, width] grey levels 0 .. levels - 1, of which a sample is used. dimensions: r; fewer if there are fewer responses.
+    height, width] grey levels 0 .. levels - 1; a sample is used. dimensions: r, or as many as there are responses.
 
-    Example:
-        >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
-        >>> fit_axes(lambda X: X.reshape(len(X), -1), images, 17, dimensions=3).axes.shape
-        (64, 3)
+    >>> images = np.random.default_rng(0).integers(0, 17, (20, 8, 8)).astype(np.uint8)
+    >>> fit_axes(lambda X: X.reshape(len(X), -1), images, 17, dimensions=3).axes.shape
+    (64, 3)
     """
     if dimensions < 1:
         raise ValueError(f"{dimensions} dimensions: use at least 1")
     order = np.random.default_rng(seed).permutation(len(images))
-    H = of_images(pools, images[np.sort(order[:_images_for_axes])], levels)
+    H = _of_images(pools, images[np.sort(order[:_images_for_axes])], levels)
     if bool((H == H[:1]).all()):
         raise ValueError(f"{len(H)} images without variance: principal axes need images that differ")
     mean = H.mean(axis=0)
@@ -281,7 +182,7 @@ def describe(
     >>> describe(pools, fit_axes(pools, images, 17, dimensions=3), images, 17).shape
     (20, 3)
     """
-    return of_images(lambda X: _project(pools(X), axes), images, levels, progress)
+    return _of_images(lambda X: _project(pools(X), axes), images, levels, progress)
 
 
 @jax.jit
@@ -293,11 +194,7 @@ def _project(rows: Array, axes: Axes) -> Array:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["psi", "rows", "columns"], meta_fields=["shape"])
 @dataclass(frozen=True)
 class Wavelets:
-    """Spectra of wavelets on images with a margin, and windows of cells.
-
-    psi: [octaves, angles, rows, columns] for images, and for the moduli of each octave but the last, at every 2ʲ-th pixel.
-    rows, columns: [grid, _], windows over the moduli of each octave.
-    """
+    """Spectra of wavelets, for images and moduli of each octave; windows of cells."""
 
     shape: tuple[int, int]
     psi: tuple[Float[Array, "J L _ _"], ...]
@@ -312,13 +209,10 @@ def wavelets(shape: Sequence[int], *, octaves: int, angles: int, grid: int) -> W
     ξ has length 3π/4 2⁻ʲ and the direction of the angle; ĝ is a Gaussian of standard deviation 1/(0.8 2ʲ) along it, and 4/L as
     much across.
 
-    Args:
-        octaves, angles: J, L.
-        grid: cells along each side; windows have a standard deviation of 0.8 cells.
+    octaves, angles: J, L. grid: cells along each side; windows have a standard deviation of 0.8 cells.
 
-    Example:
-        >>> [spectra.shape for spectra in wavelets((28, 28), octaves=2, angles=8, grid=7).psi]
-        [(2, 8, 36, 36)]
+    >>> [spectra.shape for spectra in wavelets((28, 28), octaves=2, angles=8, grid=7).psi]
+    [(2, 8, 36, 36)]
     """
     side = min(shape)
     if not (octaves >= 1 and 2**octaves <= side / 2) or angles < 1 or not 1 <= grid <= side:
@@ -368,10 +262,9 @@ def _check_images(X: Array, bank: Wavelets) -> None:
 def scattering_pools(X: Float[Array, "m rows columns"], bank: Wavelets) -> Float[Array, "m D"]:
     """Square roots of the averages as rows of norm 1.
 
-    Example:
-        >>> bank = wavelets((8, 8), octaves=2, angles=2, grid=2)
-        >>> jax.eval_shape(scattering_pools, jnp.ones((5, 8, 8), "f4"), bank).shape  # (1 + 4 + 4) orders in 2 x 2 cells
-        (5, 36)
+    >>> bank = wavelets((8, 8), octaves=2, angles=2, grid=2)
+    >>> jax.eval_shape(scattering_pools, jnp.ones((5, 8, 8), "f4"), bank).shape  # (1 + 4 + 4) orders in 2 x 2 cells
+    (5, 36)
     """
     X = as_float(X)
     zero, first, second = jax.vmap(scattering, (0, None))(X, bank)

@@ -1,6 +1,5 @@
-"""Estimators of scikit-learn on the solvers, in the float type of X.
+"""Estimators of scikit-learn on the solvers, in JAX's float type.
 
-from jexplicit.sklearn import FeatureMachineRegressor
 make_pipeline(StandardScaler(), FeatureMachineRegressor()).fit(X, y).score(X_new, y_new)
 """
 
@@ -15,9 +14,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from jexplicit.solvers.explicit import dense_cooccurrence, explicit_solution
+from jexplicit.solvers.explicit import explicit_solution
 from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, predict
-from jexplicit.solvers.sweeps import curvature_bound_sweeps
 
 _floats = [np.float64, np.float32]
 
@@ -38,13 +36,6 @@ class _Classifier(ClassifierMixin, _Estimator):
 
     classes_: np.ndarray
 
-    def _one_hot(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Examples, and the targets of their classes."""
-        X, y = self._examples(X, y)
-        check_classification_targets(y)
-        self.classes_ = unique_labels(y)
-        return X, np.asarray(y[:, None] == self.classes_[None], X.dtype)
-
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probabilities of all classes."""
         return softmax(self._logits(X).astype(np.float64), axis=1)
@@ -56,15 +47,6 @@ class _Classifier(ClassifierMixin, _Estimator):
 
     def _logits(self, X: Any) -> np.ndarray:
         raise NotImplementedError
-
-
-class _WithDecisions(_Classifier):
-    """A classifier of features of any sign."""
-
-    def decision_function(self, X: Any) -> np.ndarray:
-        """The logits of all classes; of two, the second one's above the first one's."""
-        logits = self._logits(X)
-        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
 
 class _FeatureMachine(_Estimator):
@@ -87,38 +69,34 @@ class _FeatureMachine(_Estimator):
 
     def _fit(self, X: np.ndarray, Y: np.ndarray) -> None:
         """Solve as often as is best for a held-out part, then of all examples."""
-        options: Any = {name: getattr(self, name) for name in ("kernel", "bandwidth", "ridge", "power", "landmarks")}
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction {self.validation_fraction}: use 0 for none, or a number below 1")
         size = float(np.sqrt(np.mean(np.square(X, dtype=np.float64))))
         self.unit_ = 2.0 ** round(np.log2(size)) if 0 < size < np.inf else 1.0  # squares of inputs neither over- nor underflow
-        X = X / X.dtype.type(self.unit_)
+        self.offset_ = Y.mean(axis=0)
+        X, Y = X / X.dtype.type(self.unit_), Y - self.offset_
         draws = check_random_state(self.random_state)
         held = draws.permutation(len(X))[: round(self.validation_fraction * len(X))]
-        options["seed"] = int(draws.randint(2**31))
         rest = np.setdiff1d(np.arange(len(X)), held)
-        self.offset_ = Y.mean(axis=0)
-        Y = Y - self.offset_
+        options: Any = {name: getattr(self, name) for name in ("kernel", "bandwidth", "ridge", "power", "landmarks")}
+        options["seed"] = int(draws.randint(2**31))
 
         def error(machine: FeatureMachine) -> dict[str, float]:
             found = predict(machine, jnp.asarray(X[held]), kernel=self.kernel)
             return {"held_out_error": float(jnp.mean((found - Y[held]) ** 2))}
 
-        with jax.enable_x64(X.dtype == np.float64):
-            self.history_, self.solves_ = [], self.solves
-            if len(held) and self.solves > 1:
-                part = jnp.asarray(X[rest]), jnp.asarray(Y[rest])
-                self.history_ = feature_machine(*part, solves=self.solves, measure=error, **options)[1]
-                self.solves_ = 1 + int(np.argmin([entry["held_out_error"] for entry in self.history_]))
-            machine, _ = feature_machine(jnp.asarray(X), jnp.asarray(Y), solves=self.solves_, **options)
+        self.history_, self.solves_ = [], self.solves
+        if len(held) and self.solves > 1:
+            part = jnp.asarray(X[rest]), jnp.asarray(Y[rest])
+            self.history_ = feature_machine(*part, solves=self.solves, measure=error, **options)[1]
+            self.solves_ = 1 + int(np.argmin([entry["held_out_error"] for entry in self.history_]))
+        machine, _ = feature_machine(jnp.asarray(X), jnp.asarray(Y), solves=self.solves_, **options)
         self.machine_ = jax.tree.map(np.asarray, machine)
         self.metric_ = self.machine_.M
 
     def _logits(self, X: Any) -> np.ndarray:
-        X, machine = self._inputs(X), self.machine_
-        with jax.enable_x64(machine.X.dtype == np.float64):
-            X = jnp.asarray((X / self.unit_).astype(machine.X.dtype))
-            return np.asarray(predict(jax.tree.map(jnp.asarray, machine), X, kernel=self.kernel)) + self.offset_
+        X = jnp.asarray((self._inputs(X) / self.unit_).astype(self.machine_.X.dtype))
+        return np.asarray(predict(jax.tree.map(jnp.asarray, self.machine_), X, kernel=self.kernel)) + self.offset_
 
 
 class FeatureMachineRegressor(RegressorMixin, _FeatureMachine):
@@ -154,12 +132,15 @@ class FeatureMachineRegressor(RegressorMixin, _FeatureMachine):
         return found[:, 0] if self._flat else found
 
 
-class FeatureMachineClassifier(_FeatureMachine, _WithDecisions):
+class FeatureMachineClassifier(_FeatureMachine, _Classifier):
     """`FeatureMachineRegressor` of one-hot targets; probabilities are not calibrated."""
 
     def fit(self, X: Any, y: Any) -> "FeatureMachineClassifier":
         """Fit to labelled examples."""
-        self._fit(*self._one_hot(X, y))
+        X, y = self._examples(X, y)
+        check_classification_targets(y)
+        self.classes_ = unique_labels(y)
+        self._fit(X, np.asarray(y[:, None] == self.classes_[None], X.dtype))
         return self
 
 
@@ -195,7 +176,7 @@ class ExplicitClassifier(_Classifier):
     def _count(self, X: Any, y: Any, classes: Any, *, first: bool) -> "ExplicitClassifier":
         X, y = self._examples(X, y, reset=first)
         check_classification_targets(y)
-        if not isinstance(self.smoothing, float | int | np.number) or not self.smoothing > 0:
+        if not isinstance(self.smoothing, float | int | np.number) or not np.float32(self.smoothing) > 0:
             raise ValueError(f"smoothing {self.smoothing!r}: use a number above 0, such as 1e-3; log 0 makes outputs of NaN")
         given = unique_labels(y) if classes is None else np.unique(classes)
         known = given if first else self.classes_
@@ -205,14 +186,13 @@ class ExplicitClassifier(_Classifier):
             raise ValueError(f"labels {unknown} that were not among the classes: give all classes at the first partial_fit")
         self._check_positive(X)
         labels = np.searchsorted(known, y)
-        with jax.enable_x64(True):
-            counted = np.asarray(dense_cooccurrence(jnp.asarray(X, jnp.float64), labels, len(known)))
-            self.classes_ = known
-            self.cooccurrences_ = counted if first else self.cooccurrences_ + counted
-            self.examples_ = len(X) if first else self.examples_ + len(X)
-            F = jnp.asarray(self.cooccurrences_ + self.smoothing)
-            self.K_ = max(1.0, float(F.sum()) / self.examples_)  # the mean norm of the features
-            self.coef_ = np.asarray(explicit_solution(F, self.K_))
+        counted = X.T.astype(np.float64) @ np.eye(len(known))[labels]
+        self.classes_ = known
+        self.cooccurrences_ = counted if first else self.cooccurrences_ + counted
+        self.examples_ = len(X) if first else self.examples_ + len(X)
+        F = self.cooccurrences_ + self.smoothing
+        self.K_ = max(1.0, float(F.sum()) / self.examples_)  # the mean norm of the features
+        self.coef_ = np.asarray(explicit_solution(F, self.K_), np.float64)
         return self
 
     def _logits(self, X: Any) -> np.ndarray:
@@ -223,28 +203,3 @@ class ExplicitClassifier(_Classifier):
     def _check_positive(self, X: np.ndarray) -> None:
         if X.min() < 0:
             raise ValueError("Negative values in data passed to ExplicitClassifier: split signed features by positive_parts")
-
-
-class CurvatureBoundClassifier(_WithDecisions):
-    """Multinomial logistic regression by sweeps of the curvature bound (`jexplicit.solvers.sweeps`): no learning rate.
-
-    Args:
-        sweeps: how many.
-        ridge: of the weights and of the intercept, relative to the features.
-    """
-
-    def __init__(self, *, sweeps: Any = 200, ridge: Any = 1e-4):
-        self.sweeps, self.ridge = sweeps, ridge
-
-    def fit(self, X: Any, y: Any) -> "CurvatureBoundClassifier":
-        """Fit to labelled examples."""
-        X, Y = self._one_hot(X, y)
-        H = np.concatenate([X, np.ones((len(X), 1), X.dtype)], axis=1)
-        with jax.enable_x64(X.dtype == np.float64):
-            fitted = curvature_bound_sweeps(jnp.asarray(H), jnp.asarray(Y), sweeps=self.sweeps, ridge=self.ridge)
-            self.coef_, self.losses_ = np.asarray(fitted.U), np.asarray(fitted.losses)
-        return self
-
-    def _logits(self, X: Any) -> np.ndarray:
-        X = self._inputs(X)
-        return X @ self.coef_[:-1] + self.coef_[-1]

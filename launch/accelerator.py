@@ -2,10 +2,8 @@
 
     python -m launch.accelerator --out runs/gpu
 
-It needs a Python with JAX and this source tree, and reads nothing else: packages that are imported for types and files have
-stand-ins where they are missing, and a part that calls a missing package (optax, flax) says so. It writes `gpu.json` after
-every measurement: checks with their greatest difference and how much is allowed, and of every part, of a copy and of a product
-of matrices the median seconds of a step on the device and on the CPU, and the bytes and operations a second.
+It needs a Python with JAX and this source tree: missing packages of types and files have stand-ins, and a part that calls a
+missing package (optax, flax) says so. It writes `gpu.json` after every measurement.
 """
 
 import argparse
@@ -49,7 +47,7 @@ def apart(ours: object, theirs: object) -> float:
 
 def pairs_by_scatter() -> tuple[float, float]:
     """Counts of pairs, two tokens back, equal a loop's counts."""
-    from jexplicit.counts.pairs import count
+    from jexplicit.counts import count
     from jexplicit.runs.devices import data_mesh
 
     x, N = draw_stream(300, 20), 20
@@ -111,7 +109,7 @@ def multiplied(tiny: bool, mesh: Mesh) -> Case:
 
 def scattered_pairs(tiny: bool, mesh: Mesh) -> Case:
     """Pairs of neighbours added to a table."""
-    from jexplicit.counts.pairs import counting_step
+    from jexplicit.counts import counting_step
 
     tokens, N = (512, 32) if tiny else (1 << 22, 8192)
     x = draw_stream(tokens, N)
@@ -184,7 +182,7 @@ def measure(make: Callable[[bool, Mesh], Case], tiny: bool, mesh: Mesh, where: s
 
 
 def run_check(check: Callable[[], tuple[float, float]]) -> Row:
-    """A check's greatest difference, what is allowed, and whether it passed."""
+    """A check's greatest difference, its tolerance, and whether it passed."""
     difference, tolerance = check()
     return {"passed": bool(difference <= tolerance), "difference": float(difference), "tolerance": tolerance}
 

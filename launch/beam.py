@@ -1,7 +1,7 @@
 """Tokenise and count text of any size with Apache Beam.
 
 python -m launch.beam --out shards/web --train 'web/*.txt' --dev held-out.txt --radius 4
-python -m launch.beam --out /shared/web --train '/shared/web/*.txt' --runner FlinkRunner --options='--flink_master=HOST:PORT'
+python -m launch.beam --out /web --train '/web/*.txt' --dev /dev.txt --runner FlinkRunner --options='--flink_master=HOST:PORT'
 
 Writes what launch.shards writes, and the co-occurrence counts of train. Every worker must see --out and the text under the same
 paths. Needs the extra `beam`.
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from jexplicit.data.corpora import Corpus, Documents, files_documents, train_and_dev_files
-from jexplicit.runs.bounds import PositiveInt
+from jexplicit.data.text import Documents, files_documents, train_and_dev_files
+from jexplicit.runs.files import PositiveInt
 from jexplicit.runs.progress import console, stage
 from launch.kit.command import Preset, entry_point
 from launch.shards import Source, describe, open_corpus, tokenizer_in
@@ -26,28 +26,33 @@ class Config(Source):
 
     radius: PositiveInt = 4
     """Count pairs of tokens up to this many positions apart."""
-    part_documents: PositiveInt = 10_000
-    """Documents per part, the unit of work that becomes a shard, for text that does not come from files. A file is a part."""
     runner: str = "DirectRunner"
     """Beam's runner; DirectRunner is this machine."""
     options: str = ""
     """Flags of Beam and its runner in one string, --options='--direct_num_workers=2'."""
 
 
-_tiny = Config(out="runs/tiny-beam", vocab_size=512, radius=2, part_documents=2000)
-PRESETS = {"tiny": Preset(_tiny, "docs with a vocabulary of 512, pairs up to 2 apart, in 5 parts; 15 s on 2 CPU cores.")}
+_tiny = Config(out="runs/tiny-beam", vocab_size=512, radius=2)
+PRESETS = {"tiny": Preset(_tiny, "docs with a vocabulary of 512, pairs up to 2 apart; 15 s on 2 CPU cores.")}
 
 
 def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev, counts of train."""
-    from jexplicit.counts.beam import check_beam, ingest
-    from jexplicit.counts.tables import read_tables
-    from jexplicit.data.shards import read_shards
+    from jexplicit.beam import Part, check_beam, ingest
+    from jexplicit.counts import read_tables
+    from jexplicit.data.streams import read_shards
 
     check_beam()
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # a worker's error is printed as one line
+    if config.train and not config.dev:
+        raise ValueError("--train without --dev: name the files of the validation text, which no worker could hold out alone")
     corpus = open_corpus(config)
-    parts = _parts_of(config, corpus)
+    units: dict[str, Any] = {"train": [corpus.train], "dev": [corpus.dev]}
+    if config.train:  # a worker's part is a file
+        files = zip(units, train_and_dev_files(config.train, config.dev), strict=True)
+        reading = {"field": config.field, "documents": config.documents}
+        units = {split: [Documents(files_documents, [file], **reading) for file in own] for split, own in files}
+    parts = [Part(split, n, unit) for split, own in units.items() for n, unit in enumerate(own)]
     tokenizer, documents = tokenizer_in(config, corpus)
     with stage("tokenising and counting", "documents") as progress:
         options: Any = {"radius": config.radius, "runner": config.runner, "options": shlex.split(config.options)}
@@ -59,23 +64,6 @@ def run(config: Config) -> dict[str, Any]:
     pairs = [int(table.nnz) for table in read_tables(counts)]
     console.print(f"  {counts}: distinct pairs 1 .. {config.radius} apart: {' '.join(map(str, pairs))}", soft_wrap=True)
     return {"out": config.out, "documents": documents, "vocab_size": tokenizer.vocab_size, "distinct_pairs": pairs}
-
-
-def _parts_of(config: Config, corpus: Corpus) -> list[Any]:
-    """The corpus cut into parts, the units of work: files, or lists of documents."""
-    from jexplicit.counts.beam import Part
-
-    if config.train:
-        train, dev = train_and_dev_files(config.train, config.dev)
-        reading: Any = {"field": config.field, "documents": config.documents}
-        units = {
-            split: [Documents(files_documents, [file], **reading) for file in files]
-            for split, files in (("train" if dev else "all", train), ("dev", dev))
-        }
-    else:
-        units, size = {"train": list(corpus.train), "dev": list(corpus.dev)}, config.part_documents
-        units = {split: [own[n : n + size] for n in range(0, len(own), size)] for split, own in units.items()}
-    return [Part(split, n, unit) for split, own in units.items() for n, unit in enumerate(own)]
 
 
 main = entry_point(run, Config, __doc__, PRESETS, module=__name__)

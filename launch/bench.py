@@ -1,13 +1,10 @@
 """Compare the speed of counts, fits and scores with named peers.
 
-    python -m launch.bench --preset tiny --out runs/bench
     python -m launch.bench --cases ngram-fit ngram-scoring --train FILES --sizes 100_000 1_000_000 --out runs/ngrams
 
 * counting: tables of pairs of tokens at four distances, beside `numpy.bincount`.
 * ngram-fit, context-mixing-fit: tokens to a model, beside KenLM's `lmplz -o 5` with its files; perplexities of text after it.
 * ngram-scoring, context-mixing-scoring: the text after it, beside KenLM's Python module with the n-gram model.
-
-What both sides compute alike is compared before it is timed. A peer that is not installed is named, and there is no ratio.
 """
 
 import contextlib
@@ -27,11 +24,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast, get
 
 import numpy as np
 
-from jexplicit.data.contexts import PAD, context_columns, with_leading_pads
-from jexplicit.data.corpora import read_documents
-from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
-from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
-from jexplicit.runs.files import set_malloc
+from jexplicit.data.streams import context_columns, with_leading_pads
+from jexplicit.data.text import read_documents
+from jexplicit.data.tokenizers import PAD, Tokenizer, encode_documents, train_tokenizer
+from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, set_malloc
 from launch.kit.command import Preset, entry_point
 from launch.kit.views import Column, Row, Table
 
@@ -69,14 +65,17 @@ PRESETS = {"tiny": Preset(Config("runs/bench", sizes=(500,), repeats=2, vocab_si
 
 
 class Pair(NamedTuple):
-    """Two ways to do one piece of work, as calls that block."""
+    """Two ways to do one piece of work, as calls that block.
+
+    skipped: why there are no `theirs`. tolerance: of results that agree, as a share of the largest. about: more fields.
+    """
 
     ours: Callable[[], object]
     peer: str
-    theirs: Callable[[], object] | None = None  # without the peer
-    skipped: str | None = None  # why there is no peer
-    tolerance: float | None = None  # of results that have to agree, as a share of the largest number
-    about: Callable[..., Row] = lambda own, other: {}  # fields of the row, of both results
+    theirs: Callable[[], object] | None = None
+    skipped: str | None = None
+    tolerance: float | None = None
+    about: Callable[..., Row] = lambda own, other: {}
 
 
 def optional(name: str) -> ModuleType | None:
@@ -97,7 +96,7 @@ def bincount_tables(x: np.ndarray, N: int) -> list[np.ndarray]:
 
 def counting(config: Config, size: int, *_: object) -> Pair:
     """Tables of pairs, from token ids to tables in host memory."""
-    from jexplicit.counts.pairs import count
+    from jexplicit.counts import count
     from launch.accelerator import draw_stream
 
     x, N = draw_stream(size, config.vocab_size, config.seed), config.vocab_size
@@ -119,7 +118,7 @@ def read_text(train: tuple[str, ...], vocab_size: int, size: int) -> tuple[np.nd
     return stream[: first + 1], stream[first : last + 1], tokenizer
 
 
-def sentences(stream: np.ndarray, tokenizer: Tokenizer) -> list[str]:
+def _sentences(stream: np.ndarray, tokenizer: Tokenizer) -> list[str]:
     """The documents of a stream in the words that KenLM reads."""
     from jexplicit.lm.ngram import arpa_words
 
@@ -142,7 +141,7 @@ def fitting(config: Config, size: int, folder: Path, method: str) -> Pair:
     from jexplicit.lm.ngram import read_arpa
 
     (train, dev, tokenizer), program = read_text(config.train, config.vocab_size, size), shutil.which("lmplz")
-    (folder / "train.txt").write_text("\n".join(sentences(train, tokenizer)) + "\n")
+    (folder / "train.txt").write_text("\n".join(_sentences(train, tokenizer)) + "\n")
 
     def lmplz() -> Path:  # of order 5, with default discounts for small texts
         arpa, flags = folder / "model.arpa", ["-o", "5", "--text", folder / "train.txt", "-T", folder, "--discount_fallback"]
@@ -171,7 +170,7 @@ def scoring(config: Config, size: int, folder: Path, method: str) -> Pair:
     if (kenlm := optional("kenlm")) is None:
         return Pair(ours, peer, skipped="kenlm is not installed")
     write_arpa(arpa := folder / "model.arpa", cast(Any, models["ngram"]), tokenizer)
-    settings, documents = kenlm.Config(), sentences(dev, tokenizer)
+    settings, documents = kenlm.Config(), _sentences(dev, tokenizer)
     settings.show_progress, settings.arpa_complain = False, kenlm.ARPALoadComplain.NONE
     model, tolerance = kenlm.Model(str(arpa), settings), 1e-4 if method == "ngram" else None  # else they are other models
     return Pair(ours, peer, lambda: np.log(10) * sum(map(model.score, documents)), tolerance=tolerance)
@@ -216,8 +215,6 @@ def run(config: Config) -> dict[str, Any]:
 
     from launch.kit.experiment import Experiment
 
-    for size in config.sizes if {*config.cases} & {*get_args(Text)} else ():  # refused before anything is measured
-        read_text(config.train, config.vocab_size, size)
     note = "A ratio is the median of own seconds / the peer's, measured in turn on one core; below 1 is faster than the peer."
     jax.config.update("jax_platforms", "cpu")
     with contextlib.ExitStack() as stack:

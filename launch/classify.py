@@ -7,7 +7,7 @@ python -m launch.classify --run runs/mnist --method kernel --images t10k-images-
 from dataclasses import dataclass
 from typing import Literal
 
-from jexplicit.runs.bounds import PositiveInt
+from jexplicit.runs.files import PositiveInt
 from launch.digits.config import Method
 from launch.kit.command import entry_point
 

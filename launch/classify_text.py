@@ -2,8 +2,8 @@
 
     jexplicit classify-text --train reviews.csv --field text --label stars --text "a fine film"
 
-The features H of a text are the shares of its words times K, the mean number of words of a text and the priming number of the
-layer `softmax(H U)`. U is solved from F = HᵀY + 1, the words of each label.
+The features H of a text are the shares of its words times K, the mean number of words of a text; U of `softmax(H U)` is solved
+from F = HᵀY + 1, the words of each label.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from jexplicit.data.inputs import file_records, list_files
-from jexplicit.runs.bounds import NonNegativeInt
+from jexplicit.data.text import file_records, list_files
+from jexplicit.runs.files import NonNegativeInt
 from jexplicit.runs.progress import show
 from launch.kit.command import entry_point
 from launch.kit.views import Column, rich_table

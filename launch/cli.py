@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """A command: the module that has its `main`, and what it does."""
+    """A command: the module of its `main`, and its line of help."""
 
     module: str
     about: str

@@ -1,12 +1,9 @@
 """Compare language models on one new text, whatever their tokenizers.
 
-    python -m launch.compare --run runs/demo runs/mine --text essay.txt
     python -m launch.compare --run runs/demo model.safetensors --text essay.txt
-    python -m launch.compare --run runs/demo --method bigram explicit --text essay.txt
 
-Perplexity is per token of each model's own tokenizer. Bits per byte, bits per character and perplexity per word are comparable
-across tokenizers. The last column is the difference in bits per byte from the first model, with its standard error over
-documents: the models are compared document by document.
+Perplexity is per token of each model's own tokenizer; bits per byte, bits per character and perplexity per word are comparable.
+The last column is the difference in bits per byte from the first model, with its standard error over documents.
 """
 
 from dataclasses import dataclass
@@ -15,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from rich.markup import escape
 
-from jexplicit.data.contexts import PAD
-from jexplicit.data.corpora import read_documents, text_sizes
+from jexplicit.data.text import read_documents, text_sizes
+from jexplicit.data.tokenizers import PAD
 from jexplicit.lm.names import label
 from jexplicit.runs.progress import console, show, stage
 from launch.kit.command import ModelChoices, Reading, entry_point, load_choices
@@ -44,7 +41,8 @@ def run(config: Config) -> dict[str, Any]:
     documents = read_documents(config.text, field=config.field, documents=config.documents)
     all_sizes, rows, first = [text_sizes([document]) for document in documents], [], np.zeros(0)
     sizes = np.array([size.bytes for size in all_sizes])
-    for run, saved in ((name, saved) for name in config.run for saved in load_choices(name, config, best=True)):
+    best = not (config.method or config.features or config.radius or config.history)
+    for run, saved in ((name, saved) for name in config.run for saved in load_choices(name, config, best=best)):
         with stage(f"scoring with {label(saved.about)}", "positions") as progress:
             nats = -evaluation.score_documents(saved.model, saved.tokenizer, documents, progress=progress)
         stream = encode_documents(saved.tokenizer, documents)

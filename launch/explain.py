@@ -2,11 +2,8 @@
 
     python -m launch.explain --run runs/demo --text "Return the number of items"
 
-The logits of the model are a sum over rows, so the attribution is exact. `logit` is a context token's contribution to the
-logit of the observed token. `evidence` is that contribution minus its mean under the model's prediction; it is positive if the
-context token favours the observed token. A row of several tokens is attributed to the one furthest back; --by row shows every
-row on its own. --html writes a page instead, on which one moves over the text and sees, for each token, the likeliest
-alternatives and what every row added to the logits of the token and of an alternative.
+`logit` is a context token's contribution to the logit of the observed token. `evidence` is that minus its mean under the
+model's prediction. A row of several tokens is attributed to the one furthest back; --by row shows every row on its own.
 """
 
 import json
@@ -18,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from rich.table import Table
 
-from jexplicit.data.inputs import is_input
+from jexplicit.data.text import is_input
 from jexplicit.runs.files import check_writable, write_whole
 from jexplicit.runs.progress import console, show
 from launch.kit.command import ModelChoice, entry_point, load_choice, visible
@@ -95,9 +92,8 @@ def _attribution_table(predicted: list[str], context: list[list[str]], why: "Att
 def explain_alternatives(model: "TextModel", text: "EncodedText") -> dict[str, Any]:
     """The page's JSON: rows, likeliest tokens and their contributions.
 
-    sum of rows - log of the partition function = log p holds for every token of the page: numbers are rounded first and added
-    up after. The observed token stands last where it is not among the likeliest. null stands for -inf, the logit of what cannot
-    occur.
+    sum of rows - log of the partition function = log p for every token: numbers are rounded first and added up after. null is
+    -inf. The observed token stands last where it is not among the likeliest.
     """
     from jexplicit.lm.attribution import check_explainable, explain
     from jexplicit.lm.evaluation import log_distributions

@@ -1,7 +1,6 @@
 """Judge language models by minimal pairs of sentences.
 
-python -m launch.judge --run runs/demo --pairs blimp/*.jsonl --out runs/judge
-python -m launch.judge --run runs/demo --method bigram explicit --pairs blimp --out runs/judge
+    python -m launch.judge --run runs/demo --pairs blimp/*.jsonl --out runs/judge
 
 Files of pairs are JSON lines with the keys sentence_good, sentence_bad, UID and field, as in BLiMP. Every sentence is scored on
 its own: even with --history all, a model sees only that sentence.
@@ -16,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from jexplicit.data.inputs import MinimalPair, read_pairs
+from jexplicit.data.text import MinimalPair, read_pairs
 from jexplicit.lm.names import label
 from jexplicit.runs.progress import stage
 from launch.kit.command import ModelChoices, entry_point, load_choices
-from launch.kit.views import Column, Results, Row, Section, Table, cell, groups, pivot_table
+from launch.kit.views import Column, Row, Table, groups, pivot_table, section
 
 if TYPE_CHECKING:
     from jexplicit.lm.text_model import TextModel
@@ -90,32 +89,21 @@ def by_model(rows: Iterable[Row]) -> list[Row]:
     return found
 
 
-def _models(results: Results) -> list[Row]:
-    """The models of a run or of kept results, with perplexities."""
-    known = {label(row): row for row in results.rows if "accuracy" not in row}
-    judged = [row for row in results.rows if "accuracy" in row]
-    models = by_model(judged) if all("paradigm" in row for row in judged) else judged
-    return [{**known.get(row["model"], {}), **row} for row in models]
-
-
 def _of_fields(models: list[Row]) -> Sequence[Column]:
-    fields = dict.fromkeys(field for row in models for field in row.get("fields", {}))
-    shares = [*((field.replace("_", " "), cell("fields", field)) for field in fields), ("all", "accuracy"), ("ties", "ties")]
-    percent = [Column(heading, value, ".1f", 100) for heading, value in shares]
-    costs = Column("pairs", "pairs", ","), Column("seconds", "seconds", ".1f")
-    perplexities = Column("dev perplexity", "dev_perplexity", ".1f"), Column("bits per byte", "bits_per_byte", ".3f")
-    return [Column("model", "model"), *percent, *costs, *perplexities]
+    fields = {field: lambda row, field=field: row["fields"].get(field) for model in models for field in model["fields"]}
+    shares = fields | {"all": "accuracy", "ties": "ties"}
+    percent = [Column(heading.replace("_", " "), value, ".1f", 100) for heading, value in shares.items()]
+    return [Column("model", "model"), *percent, Column("pairs", "pairs", ","), Column("seconds", "seconds", ".1f")]
 
 
 MODELS = Table(
     _of_fields,
-    _models,
+    lambda results: by_model(results.rows),
     note="Accuracy in per cent: the acceptable sentence is the likelier one; ties count half, chance is 50. Every sentence is "
     "scored on its own. *n* pairs have a standard error of at most 50 / √n.",
 )
 _paradigm = [Column("paradigm", "paradigm"), Column("field", "field"), Column("pairs", "pairs", "d")]
 _by_model = lambda results: [{**row, "model": label(row)} for row in results.rows]  # noqa: E731
-PARADIGMS = pivot_table(_paradigm, "model", "accuracy", ".1f", scale=100, rows=_by_model)
-VIEWS = (MODELS, Section("Paradigms", [PARADIGMS]))
+VIEWS = (MODELS, section("Paradigms", pivot_table(_paradigm, "model", Column("", "accuracy", ".1f", 100), _by_model)))
 
 main = entry_point(run, Config, __doc__, module=__name__, experiment="judge")

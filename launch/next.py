@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from jexplicit.runs.bounds import PositiveInt
+from jexplicit.runs.files import PositiveInt
 from jexplicit.runs.progress import show
 from launch.kit.command import ModelChoice, entry_point, load_choice, visible
 from launch.kit.views import Column, rich_table

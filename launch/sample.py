@@ -6,7 +6,7 @@ python -m launch.sample --run runs/demo --prompt "Return the"
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from jexplicit.runs.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
+from jexplicit.runs.files import NonNegativeFloat, NonNegativeInt, PositiveInt
 from jexplicit.runs.progress import show
 from launch.kit.command import ModelChoice, entry_point, load_choice
 

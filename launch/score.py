@@ -1,14 +1,10 @@
-"""Log-probabilities of a text under a saved language model, as JSON lines.
+"""Log-probabilities of a text under a saved language model, as JSON lines; natural logarithms.
 
     python -m launch.score --run runs/demo --text essay.txt > scores.jsonl
-    python -m launch.score --run runs/demo --text - --per token < essay.txt
-    python -m launch.score --run runs/demo --text reviews.jsonl --field body --id-field id
-
     python -m launch.score --run runs/demo --text reviews.jsonl --field body --max-perplexity 100 --kept kept.jsonl
 
-Prints a JSON line for each document or token, with the line number at which the document begins in its file, and one for the
-whole text on the standard error. Blank lines are counted but not scored; a record without text has no tokens. Logarithms are
-natural. A file that is named twice is scored twice.
+Prints a line for each document or token, with its line number in the file, and one for all on the standard error. Blank lines
+are counted but not scored; a record without text has no tokens.
 """
 
 import json
@@ -20,10 +16,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from jexplicit.data.corpora import Document, check_reading, locate_documents, text_sizes
-from jexplicit.data.inputs import expand_paths
-from jexplicit.runs.bounds import PositiveFloat, refuses
-from jexplicit.runs.files import local_path, write_whole
+from jexplicit.data.text import Document, check_reading, expand_paths, locate_documents, text_sizes
+from jexplicit.runs.files import PositiveFloat, local_path, refuses, write_whole
 from jexplicit.runs.progress import console, json_line, show, stage
 from launch.kit.command import ModelChoice, Reading, entry_point, load_choice
 
@@ -37,8 +31,6 @@ class Config(Reading, ModelChoice):
     text: tuple[str, ...]
     """Text to score: files, globs or folders of plain text or records. - reads standard input:
     plain text, or JSON lines with --field."""
-    id_field: str | None = None
-    """For files of records: a field to copy to every printed line as `id`."""
     keep_fields: bool = False
     """For files of records: pass all their fields through; those that are measured here take precedence."""
     no_text: bool = False
@@ -75,7 +67,6 @@ def run(config: Config) -> dict[str, Any]:
         fields, without = document.fields or {}, config.field if config.no_text else None
         place = {name: value for name, value in fields.items() if config.keep_fields and name != without}
         place |= ({"file": document.file} if len(set(config.text)) > 1 or len(files) > 1 else {}) | {"line": document.line}
-        place |= {} if config.id_field is None else {"id": document.value(config.id_field)}
         pieces, numbers = [saved.tokenizer.piece(int(i)) for i in ids], [round(float(p), 6) for p in log_p]
         if config.per == "token":
             lines += [{**place, "token": t, "log_probability": p} for t, p in zip(pieces, numbers, strict=True)]
@@ -99,8 +90,6 @@ def run(config: Config) -> dict[str, Any]:
 def check(config: Config) -> Iterator[tuple[Any, str]]:
     """Refuse flags that make no sense, before anything is read."""
     yield config.text.count(_stdin) > 1, "--text - -: standard input can be read only once"
-    nameless = config.id_field is not None and config.field is None
-    yield nameless, f"--id-field {config.id_field} without --field: also name the field that holds the text"
     alone = (config.max_perplexity is None) != (config.kept is None)
     yield alone, "--max-perplexity and --kept go together: give the largest perplexity and the file for what is kept"
     yield config.keep_fields and config.field is None, "--keep-fields without --field: also name the field that holds the text"

@@ -1,7 +1,6 @@
 """Tokenise text of any size into shards of token ids.
 
 python -m launch.shards --out shards/web --train web/*.txt.gz --dev held-out.txt
-python -m launch.shards --out shards/wiki --corpus tfds:wikipedia/20230601.en --vocab-size 32000
 
 Text is read document by document, so it need not fit in memory. To continue an interrupted command after its last complete
 shard, run it again with the same flags.
@@ -12,14 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from jexplicit.data.corpora import Corpus, read_corpus, sample_documents, text_sizes
-from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
-from jexplicit.runs.files import check_writable, local_path, parse_json, write_json
+from jexplicit.data.text import Corpus, read_corpus, sample_documents, text_sizes
+from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, check_writable, local_path, parse_json, write_json
 from jexplicit.runs.progress import console, si_format, stage
 from launch.kit.command import Preset, Text, check_text, entry_point
 
 if TYPE_CHECKING:
-    from jexplicit.data.shards import Shards
+    from jexplicit.data.streams import Shards
     from jexplicit.data.tokenizers import Tokenizer
 
 
@@ -27,19 +25,15 @@ if TYPE_CHECKING:
 class Source(Text):
     """Which text, and how it is tokenised."""
 
-    GROUPS: ClassVar = {"out": "run", "corpus": "text", "tokenizer_documents": "tokens", "feature": "text", "seed": "run"}
+    GROUPS: ClassVar = {"out": "run", "corpus": "text", "tokenizer_documents": "tokens", "seed": "run"}
 
     out: str
     """Folder to write: tokenizer.model, and the shards in train/ and dev/."""
     corpus: str = "docs"
-    """Source of the text: tfds:NAME, text or docs. docs: the documentation that comes with Python. tfds:NAME: a text data set
-    of TensorFlow Datasets, whose validation or test split is dev. text: the files of --train (implied by it)."""
+    """Source of the text: docs or text. docs: the documentation that comes with Python. text: the files of --train (implied by
+    it)."""
     tokenizer_documents: PositiveInt = 1_000_000
     """Training documents of the tokenizer. They are drawn with --seed; all if there are fewer."""
-    feature: str = "text"
-    """tfds:NAME: the feature that holds the text."""
-    data_dir: str | None = None
-    """tfds:NAME: folder of the data sets. Default: that of TFDS."""
     seed: NonNegativeInt = 0
     """Random seed: which documents the tokenizer is trained on."""
 
@@ -61,7 +55,7 @@ PRESETS = {"tiny": Preset(Config(out="runs/tiny-shards", limit=500, vocab_size=5
 
 def run(config: Config) -> dict[str, Any]:
     """Text -> tokenizer -> shards of train and dev."""
-    from jexplicit.data.shards import write_shards, write_sizes
+    from jexplicit.data.streams import write_shards, write_sizes
 
     corpus = open_corpus(config)
     corpus = corpus.limit(config.limit) if config.limit else corpus
@@ -80,8 +74,8 @@ def run(config: Config) -> dict[str, Any]:
 def open_corpus(config: Source) -> Corpus:
     """The corpus of checked flags, not yet read."""
     check_text(config)
-    options = {name: getattr(config, name) for name in ("field", "documents", "feature", "data_dir")}
-    return read_corpus("text" if config.train else config.corpus, config.train, config.dev, **options)
+    name = "text" if config.train else config.corpus
+    return read_corpus(name, config.train, config.dev, field=config.field, documents=config.documents)
 
 
 def tokenizer_in(config: Source, corpus: Corpus) -> "tuple[Tokenizer, int]":

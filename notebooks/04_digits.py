@@ -80,20 +80,20 @@ plt.show()
 # %% [markdown]
 # ## Better features
 #
-# Features of whitened patches, which are not trained: 32 small patches of training images are filters, and their responses are
-# summed over nine cells of the image. The same two methods:
+# Scattering is not trained either: the sizes of the responses to small waves, of two scales and six directions, and of the
+# responses to these again, are averaged over 16 cells of the image. The same two methods:
 
 # %%
-filters = jx.features.patch_filters(data.train_images, data.levels, size=3, number=32)
-both = data.train_images, data.test_images
-Z, Z_test = (jx.features.unit_rows(jx.features.patch_features(X, data.levels, filters, grid=3, threshold=1.0)) for X in both)
+bank = jx.features.wavelets((8, 8), octaves=2, angles=6, grid=4)
+both = (np.float32(images / (data.levels - 1)) for images in (data.train_images, data.test_images))
+Z, Z_test = (jx.features.scattering_pools(X, bank) for X in both)
 explicit = jx.explicit_solution(jx.solvers.dense_cooccurrence(Z, Y), float(jx.solvers.priming_number(Z)))
-patches = jx.solvers.curvature_bound_sweeps(Z, Y, sweeps=sweeps)
+waves = jx.solvers.curvature_bound_sweeps(Z, Y, sweeps=sweeps)
 bars = {
     "pixels, explicit": H_test @ U,
     "pixels, sweeps": pixels.logits(H_test),
-    "patches, explicit": Z_test @ explicit,
-    "patches, sweeps": patches.logits(Z_test),
+    "scattering, explicit": Z_test @ explicit,
+    "scattering, sweeps": waves.logits(Z_test),
 }
 accuracies = {name: jx.solvers.accuracy(logits, labels) for name, logits in bars.items()}
 print("   ".join(f"{name} {accuracy:.4f}" for name, accuracy in accuracies.items()))
@@ -107,7 +107,7 @@ plt.show()
 # ## Exercises
 #
 # 1. Shuffle the pixels of all images in the same way. What happens to the accuracy of the closed form, and what would happen to
-#    patches?
+#    scattering?
 # 2. Compare with scikit-learn's `MultinomialNB`, naive Bayes. Why are the numbers so near?
 # 3. Use $K = 1$ in `jx.explicit_solution`, which leaves $U = \log F$. Which digit does it prefer, and why?
 # 4. Start the sweeps on pixels from zeros instead of from the closed form. Does the start matter for the end?
@@ -129,7 +129,7 @@ print("   ink of each class, in percent", np.asarray(100 * F.sum(axis=0) / F.sum
 print(f"4: {jx.solvers.accuracy(jx.solvers.curvature_bound_sweeps(H, Y, sweeps=sweeps).logits(H_test), labels):.4f}")
 
 # %% [markdown]
-# 1. Nothing happens: the closed form does not know which pixels are neighbours. Patches do, so shuffled images would lose them.
+# 1. Nothing happens: the closed form does not know which pixels are neighbours. Waves do, so shuffled images would lose them.
 # 2. The closed form *is* naive Bayes, with the mean norm $K$ in place of each image's own and without a prior of the classes.
 # 3. The 8, which has the most ink: the ink of a class counts once for each of an image's 22 units of ink, and is not divided
 #    out.

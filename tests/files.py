@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jexplicit.data.shards import read_shards, write_index, write_shard
+from jexplicit.data.streams import read_shards, write_index, write_shard
 
 
 def idx_bytes(array: np.ndarray) -> bytes:

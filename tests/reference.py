@@ -201,18 +201,6 @@ def slack_feature(H: np.ndarray) -> np.ndarray:
     return np.hstack([H, norms.max() - norms])
 
 
-def patch_answers(image: np.ndarray, W: np.ndarray, b: np.ndarray, threshold: float, grid: int) -> np.ndarray:
-    """Positive parts of `patch · W - b` at every place, summed over a grid: [grid, grid, 2 n], row by row."""
-    size = int(np.sqrt(len(W)))
-    places = [side - size + 1 for side in image.shape]
-    cells = np.zeros((grid, grid, 2 * W.shape[1]))
-    for i, j in np.ndindex(*places):
-        z = image[i : i + size, j : j + size].reshape(-1) @ W - b
-        parts = np.maximum(np.concatenate([z, -z]) - threshold, 0)
-        cells[i * grid // places[0], j * grid // places[1]] += parts
-    return cells
-
-
 def rows_of_smoothing(C: np.ndarray, smoothing: str) -> np.ndarray:
     """The rows of a smoothing by its name."""
     return kneser_ney(C) if smoothing == "kneser-ney" else (C + 1) / (C + 1).sum(axis=1, keepdims=True)

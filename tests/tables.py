@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from programs import EVENT
 
-from jexplicit.runs.checks import is_concrete
+from jexplicit.runs.devices import is_concrete
 
 
 def each_row(check: Callable[..., None], rows: Iterable[tuple[Any, ...]]) -> None:

@@ -1,25 +1,20 @@
-"""Features of images: the seed alone decides, blocks change nothing, and what is refused."""
+"""Features of images: formulas, loops, and refusals."""
 
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
 
 from jexplicit import features as module
 from jexplicit.features import (
-    Filters,
     cos_sin,
     describe,
     fit_axes,
     fourier_directions,
     fourier_features,
-    patch_features,
-    patch_filters,
     scattering,
     scattering_pools,
     unit_rows,
@@ -31,68 +26,19 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (40, 9, 7), np.uint8)
 
 
 @functools.cache
-def some_filters():
-    return patch_filters(IMAGES, 256, size=3, number=4)
-
-
-@functools.cache
 def axes_of(dimensions=10):
     """Pools of images, and their axes."""
     pools = functools.partial(scattering_pools, bank=wavelets(IMAGES.shape[1:], octaves=1, angles=3, grid=2))
     return pools, fit_axes(pools, IMAGES, 256, dimensions=dimensions)
 
 
-def test_the_seed_alone_decides_and_the_number_of_images_per_call_changes_nothing(monkeypatch):
-    one, same, other = (np.asarray(patch_filters(IMAGES, 256, size=3, number=4, seed=seed).W) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(one, same)
-    assert np.abs(one - other).max() > 0.01
+def test_the_number_of_images_per_call_changes_nothing(monkeypatch):
     done: list[tuple[int, int]] = []
-    calls: list[Any] = [
-        lambda images: patch_features(images, 256, some_filters(), grid=2, threshold=0.5),
-        lambda images: describe(*axes_of(), images, 256, progress=lambda *now: done.append(now)),
-    ]
-    whole = [function(IMAGES[:11]) for function in calls]
+    whole = describe(*axes_of(), IMAGES[:11], 256)
     monkeypatch.setattr(module, "_images_per_call", 3)
-    for function, expected in zip(calls, whole, strict=True):
-        np.testing.assert_allclose(function(IMAGES[:11]), expected, rtol=0, atol=1e-5)  # another order of float32 sums
-    assert done[-4:] == [(3, 11), (6, 11), (9, 11), (11, 11)]
-
-
-def rows_with(value: float, place: Any = 2):
-    """Rows of ones, but for some numbers of row 1."""
-    rows = ROWS.copy()
-    rows[1, place] = value
-    return jax.device_put(rows)
-
-
-REFUSALS = [
-    (lambda: axes_of(dimensions=0), "0 dimensions"),
-    (lambda: fourier_directions(jax.random.key(0), 3, 5, scale=0.0), "scale 0.0"),
-    (lambda: fourier_directions(jax.random.key(0), 3, 0), "0 directions"),
-    (lambda: fourier_directions(7, 3, 5), "pass jax.random.key"),
-    (lambda: unit_rows(rows_with(0.0, slice(None))), "row 1 has no feature above 0"),
-    (lambda: unit_rows(rows_with(-1.0)), "features down to -1.0.*positive_parts"),
-    (lambda: unit_rows(rows_with(np.inf)), "finite features"),
-    (lambda: unit_rows(jax.device_put(ROWS), floor=0.0), "floor 0.0"),
-    (lambda: patch_filters(IMAGES, 256, size=8, number=4), "8 x 8 in images of 9 x 7"),
-    (lambda: patch_filters(IMAGES, 256, size=3, number=0), "0 patches"),
-    (lambda: patch_filters(0 * IMAGES + 9, 256, size=3, number=4), "0 of 800 patches have any contrast"),
-    (lambda: patch_features(IMAGES, 256, Filters(jnp.ones((9, 2)), jnp.zeros(2)), grid=6, threshold=0.0), "6 x 6 over 5 x 5"),
-    *(
-        (lambda o=o, angles=angles, grid=grid: wavelets((9, 12), octaves=o, angles=angles, grid=grid), "9 x 12: use 1 to 2 oct")
-        for o, angles, grid in ((0, 3, 2), (3, 3, 2), (2, 0, 2), (2, 3, 10))
-    ),
-    (  # 26 x 26 pixels become 36 x 36 with their margins, too
-        lambda: scattering_pools(jnp.ones((2, 26, 26), jnp.float32), wavelets((28, 28), octaves=2, angles=2, grid=3)),
-        r"an image of \(26, 26\) and wavelets for \(28, 28\)",
-    ),
-]
-
-
-def test_what_does_not_fit_is_refused():
-    for call, said in REFUSALS:
-        with pytest.raises(ValueError, match=said):
-            call()
+    parts = describe(*axes_of(), IMAGES[:11], 256, progress=lambda *now: done.append(now))
+    np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-5)  # another order of float32 sums
+    assert done == [(3, 11), (6, 11), (9, 11), (11, 11)]
 
 
 @pytest.mark.parametrize("K, dtype, rounding", [(7.5, np.float64, 1e-14), (1.0, np.float32, 1e-6)])
@@ -102,16 +48,6 @@ def test_rows_get_one_norm_and_no_zero(K, dtype, rounding):
     assert rows.dtype == dtype and rows.min() > 0
     np.testing.assert_allclose(rows.sum(axis=1), K, rtol=rounding)
     np.testing.assert_allclose(rows, K * (H / H.sum(axis=1, keepdims=True) + 0.05 / 30) / 1.05, rtol=10 * rounding)
-
-
-def test_patch_features_are_the_loop_over_places():
-    filters = patch_filters(IMAGES, 256, size=3, number=4)
-    W, b = (np.asarray(part, np.float64) for part in filters)
-    for grid, threshold in ((2, 0.7), (3, 0.0), (1, 0.7)):
-        H = patch_features(IMAGES[:3], 256, filters, grid=grid, threshold=threshold)
-        loop = [reference.patch_answers(image / 255, W, b, threshold, grid).reshape(-1) for image in IMAGES[:3]]
-        np.testing.assert_allclose(H, loop, rtol=0, atol=1e-4)
-        assert H.shape == (3, 2 * 4 * grid**2)
 
 
 def test_descriptors_are_pools_along_principal_axes_of_one_scale():

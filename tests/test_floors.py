@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("jexplicit", "icl", "launch")
 FLOORS = {
     **{"jexplicit.runs": 1, "jexplicit.data": 2, "jexplicit.sklearn": 3.5, "jexplicit.nn": 4, "icl": 5, "launch": 6},
-    **dict.fromkeys(("jexplicit.counts", "jexplicit.features", "jexplicit.solvers"), 3),
+    **dict.fromkeys(("jexplicit.beam", "jexplicit.counts", "jexplicit.features", "jexplicit.solvers"), 3),
     "jexplicit.lm": 4,
 }
 LONGEST = 700  # lines of a file

@@ -3,7 +3,6 @@
 import json
 import re
 
-import jupytext
 import nbformat
 import pytest
 
@@ -11,21 +10,6 @@ from tools.notebooks import KEPT, SCRIPTS, read_script, run
 
 pytestmark = pytest.mark.slow
 NOTEBOOKS = sorted(SCRIPTS.glob("*.py"))
-
-
-def test_lessons_start_with_an_idea_and_one_import_and_end_with_exercises_and_answers():
-    for script in NOTEBOOKS:
-        notebook = jupytext.read(script)
-        title, first, setup = notebook.cells[:3]
-        assert notebook.metadata["kernelspec"]["name"] == "python3", script
-        assert re.match(r"# \w.*\*\*Idea\.\*\*.*\*\*You need\*\*", title.source, re.S), script
-        imports = re.findall(r"^(?:from|import) ((?:jexplicit|icl)[\w.]*)", script.read_text(), re.M)
-        assert imports and not [name for name in imports if name.count(".") > 1], script
-        assert re.fullmatch(r"(from|import) .+  # not found\? docs/lessons.md says how to install it", first.source), script
-        assert 'TINY = bool(os.environ.get("TINY"))' in setup.source, script
-        exercises, answers = re.split(r"^## Answers$", "\n".join(cell.source for cell in notebook.cells), flags=re.M)
-        asked, answered = (re.findall(r"^(\d)\. ", text, re.M) for text in (exercises.split("## Exercises")[1], answers))
-        assert asked == answered and len(asked) in (3, 4), script
 
 
 def test_a_kept_notebook_is_its_script_with_outputs_and_says_nothing_of_where_and_when_it_ran():

@@ -1,9 +1,6 @@
 """The counted language model in one file: short, NumPy alone, and right."""
 
 import importlib.util
-import re
-import sys
-from collections import defaultdict
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -13,7 +10,6 @@ import pytest
 FILE = Path(__file__).parents[1] / "docs/recipes/counted_in_one_file.py"
 TEXT = "\n".join(topics.values())
 SIZE, KNOWN = 6_000, 5_000
-SPEECHES = "".join(f"ANNE:\nI don't know {n}, {n}\nor -- why\n\nBOB:\nWhy not, {n}?\n\n" for n in ("one", "two", "three"))
 
 
 @pytest.fixture(scope="module")
@@ -29,112 +25,6 @@ def one():
 def static(one):
     """A static model of a text, and the losses of what comes after it."""
     return one.train(TEXT[:SIZE], KNOWN, adaptive=False)
-
-
-def test_it_has_at_most_200_lines_and_imports_numpy_and_the_standard_library_alone():
-    source = FILE.read_text()
-    names = set(re.findall(r"^ *(?:import|from) (\w+)", source, re.M))
-    assert len(source.splitlines()) <= 200 and names - sys.stdlib_module_names == {"numpy"}
-
-
-def columns_of(text: str) -> dict:
-    """The columns for the prediction after a text, as strings and numbers, by regular expressions."""
-    words = [(found.start(), found[0]) for found in re.finditer(r"[^\W\d_']*(?:[^\W\d_]|')+", text)]
-    part = words.pop()[1] if words and words[-1][0] + len(words[-1][1]) == len(text) else ""
-    ended = [start + len(word) for start, word in words]
-    *_, before, word = ["", "", *(word for _, word in words)]
-    lines = text.split("\n")
-    speakers = [line for line in lines[:-1] if line.endswith(":")]
-    since = text[ended[-1] if ended else 0 :]
-    columns = {"since": since, "part": part, "word": word, "before": before}
-    return columns | {"line": lines[-1], "width": len(lines[-1]), "speaker": speakers[-1][:-1] if speakers else ""}
-
-
-def test_contexts_tell_apart_what_differs_and_nothing_else(one):
-    h = one.contexts(SPEECHES)
-    before = [8 * "\0" + SPEECHES[:t] for t in range(len(SPEECHES) + 1)]
-    slow = [columns_of(text[8:].lower()) | {k: text[-k] for k in range(1, 9)} for text in before]
-    for context, found in zip(one.CONTEXTS, h, strict=False):
-        expected = [tuple(columns[name] for name in context) for columns in slow]
-        assert len(set(expected)) == len(set(found.tolist())) == len(set(zip(expected, found.tolist(), strict=True))), context
-    assert one.contexts("ab, \nabcdefgh")[-1].tolist() == [0, 3, 4, 1, 2, 0, 3, 4, 5, 6, 7, 7, 7, 7]  # places in a word
-
-
-def test_the_tree_has_a_path_for_each_character_and_merges_what_follows_alike(one):
-    ids = np.random.default_rng(0).choice(4, 8_000)
-    ids = np.stack([ids, 4 + ids % 2], 1).ravel()  # 4 follows 0 and 2, 5 follows 1 and 3; any of 0 to 3 follows 4 and 5
-    node, y, depth = one.grow_tree(ids, 6)
-    paths = {tuple(zip(node[i, : depth[i]], y[i, : depth[i]], strict=True)) for i in range(6)}
-    assert len(paths) == 6 and sum(2.0 ** -len(path) for path in paths) == 1
-    assert len({path[0] for path in paths}) == 2
-    assert {node[i, depth[i] - 1] for i in range(6)} >= {node[4, depth[4] - 1], node[5, depth[5] - 1]}
-    assert node[4, 0] == node[0, 0] == 0 and y[4, 0] == y[5, 0] != y[0, 0] == y[1, 0] == y[2, 0] == y[3, 0]
-
-
-def sigma(a):
-    return 1 / (1 + np.exp(-a))
-
-
-@pytest.mark.parametrize("adaptive", [True, False])
-def test_evidence_is_that_of_a_loop_over_the_past(one, adaptive):
-    """Counts, last bits, table and residual of every decision, by lists of what its cell has seen; sums are float32: 1e-4."""
-    rng = np.random.default_rng(0)
-    T, B, end = 300, 900, 700
-    h, place = rng.integers(0, 5, T + 1).astype(np.uint64), np.repeat(np.arange(T), 3)
-    node, y, b = rng.integers(0, 3, B), rng.integers(0, 2, B), rng.normal(size=B).astype(np.float32) * 3
-    until = np.arange(T) if adaptive else np.arange(T) // 50 * 50
-    _, evidence, found = one.count(h, place, node, y, b, until, end)
-    cell = list(zip(h[place], node, strict=True))
-    seen = [[i for i in range(B) if cell[i] == cell[t] and place[i] < until[place[t]]] for t in range(B)]
-    x = np.clip(b.astype(float) / one.WIDTH + one.BINS // 2, 0, one.BINS - 1.001)
-    middle = (np.arange(one.BINS) - one.BINS // 2) * one.WIDTH
-    table: dict = defaultdict(lambda: 2 * np.stack([sigma(-middle), sigma(middle)]))
-
-    def state(t: int) -> tuple:
-        bits = [int(y[i]) for i in seen[t]]
-        sizes = (int(np.searchsorted([1, 2, 3, 4, 5, 7, 10, 15, 25, 50, 120], bits.count(v), "right")) for v in (0, 1))
-        return (*sizes, *(bits[-2:][::-1] + [0, 0])[:2])
-
-    for t in range(end):
-        if seen[t]:
-            table[state(t)][y[t], int(x[t])] += 1 - x[t] % 1
-            table[state(t)][y[t], int(x[t]) + 1] += x[t] % 1
-    for t in range(B):
-        counted = residual = 0.0
-        if seen[t]:
-            odds = np.log(table[state(t)][1] / table[state(t)][0])
-            counted = odds[int(x[t])] * (1 - x[t] % 1) + odds[int(x[t]) + 1] * (x[t] % 1)
-            n, ones = len(seen[t]), sum(y[i] for i in seen[t])
-            counted = ((counted + np.log((ones + 0.3) / (n - ones + 0.3))) / 2 if n > 60 else counted) - b[t]
-            p = sigma(b[seen[t]].astype(float))
-            residual = (y[seen[t]] - p).sum() / ((p * (1 - p)).sum() + 2)
-        np.testing.assert_allclose(found[:, t], (counted, residual), atol=1e-4, err_msg=str(t))
-
-
-def test_a_gate_is_a_loop_over_decisions_each_step_with_the_error_after_it(one):
-    rng = np.random.default_rng(0)
-    x, y, sets, log_odds = rng.normal(size=(3, 400)), rng.integers(0, 2, 400), rng.integers(0, 3, 400), rng.normal(size=400)
-    out, (U, D) = one.read_gate(x, y, log_odds, sets, np.eye(3), np.arange(400), 256, 3, K=2)
-    whole, _ = one.read_gate(x, y, log_odds, sets, np.eye(3), np.arange(400), 0, 3, K=2)
-    np.testing.assert_allclose(whole, log_odds)  # nothing is learned, and nothing is known
-    p = sigma(log_odds)
-    h = np.bincount(sets, p * (1 - p))
-    G = np.stack([(x * (y - p))[:, sets == s].sum(1) / (h[s] + 300) for s in range(3)])
-    chance = sum(np.outer(x[:, t], x[:, t]) * p[t] * (1 - p[t]) / (h[sets[t]] + 300) ** 2 for t in range(400))
-    variance, V = np.linalg.eigh((G.T @ G - chance) / np.sum((h / (h + 300)) ** 2))
-    np.testing.assert_allclose(abs(U.T @ V[:, -2:]), np.eye(2), atol=1e-9)
-    ridge, slow, H = 3 / np.maximum(variance[-2:], 1e-9), np.zeros((3, 2)), np.zeros((3, 2))
-    for start in (0, 128):  # decisions of a block see the weights before it
-        before, information = slow.copy(), H.copy()
-        for t in range(start, start + 128):
-            z, s = np.clip(x[:, t] @ U, -8, 8), sets[t]
-            a = log_odds[t] + before[s] @ z
-            assert out[t] == pytest.approx(a)
-            q, step = sigma(a), z / (information[s] + ridge)
-            slow[s] += (y[t] - q) / (1 + q * (1 - q) * (z @ step)) * step
-            H[s] += q * (1 - q) * z * z
-    np.testing.assert_allclose(D[:3], slow)
-    assert not D[3:].any()
 
 
 def test_a_prediction_sums_to_1_and_is_what_the_text_was_measured_by(one, static):

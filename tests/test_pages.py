@@ -36,7 +36,6 @@ PAGES = {
     if path.name != "CHANGELOG.md"
 }
 DOCS = [path for pattern in ("*.md", "docs/**/*.md", "launch/*.md") for path in ROOT.glob(pattern)]
-PROGRAMS = [path for name in ("icl", "jexplicit", "launch", "tests", "tools") for path in (ROOT / name).rglob("*.py")]
 _fence = re.compile(r"^( *)```(\w*)[^\n`]*\n(.*?)^\1```", re.M | re.S)
 _span = re.compile(r"`((?:[^`\n]|\n(?!\s*\n))+)`")
 _program = re.compile(r"(?:\w+=\S+ )*(?:\S*jexplicit |\S*python3? -m launch\.|launch\.)(?P<name>[a-z]+)(?P<rest> .*)?", re.S)
@@ -103,7 +102,6 @@ WITH_CODE = [page for page, path in PAGES.items() if re.search(r"```(python|sh)$
 CHOSEN = {"WHAT": "objectives", "NAME": "tiny"}  # words in capitals where a name is chosen; "2" elsewhere, a file and a number
 COMPUTING = ("docs/recipes/tasks.md",)  # pages whose blocks compute longer than they are compiled
 SHORT = {name: text[:1500] for name, text in topics.items()}  # the text of most pages, in small
-OF_OTHERS = ("--gres", "--ntasks-per-node", "--include_path", "--model", "--gen_kwargs")  # flags of SLURM and of lm_eval
 
 
 def text_of(page: str) -> str:
@@ -251,15 +249,6 @@ def option_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def test_options_without_a_command_are_some_commands():
-    kinds = [kind for name in cli.COMMANDS for kind in configs(name).values()]
-    names = [flag.name for config, presets in kinds for flag in flags(config, presets=presets)]
-    alone = {(page, span) for page in (*PAGES, *MADE) for span in spans(text_of(page)) if span.startswith("--")}
-    given = {(page, word.split("=")[0]) for page, span in alone for word in span.split() if word.startswith("--")}
-    known = {"--help", "--help-all", *OF_OTHERS, *(option_of(f"{no}{name}") for name in names for no in ("", "no_"))}
-    assert len(given) > 50 and "--radius" in known and not {(page, option) for page, option in given if option not in known}
-
-
 # What pages name
 
 
@@ -276,27 +265,6 @@ def test_links_lead_to_files_and_headings():
             assert path.exists(), (page, target)
             headings = re.findall(r"^#+ (.*)$", path.read_text(), re.M) if heading else []
             assert not heading or heading in map(anchor, headings), f"{page}: {target}#{heading}"
-
-
-def test_commands_pages_and_figures_are_shown():
-    listed = re.findall(r"^\| `jexplicit ([a-z-]+)", (ROOT / "docs/commands.md").read_text(), re.M)
-    assert sorted(listed) == sorted(cli.COMMANDS)
-    site = (ROOT / "mkdocs.yml").read_text()
-    pages = [path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")]
-    assert not [page for page in pages if not re.search(rf"[: ]{re.escape(page)}$", site, re.M)]
-    shown = {name for page in DOCS for name in re.findall(r"!\[[^\]]+\]\((?:docs/)?(\w+\.png)\)", page.read_text())}
-    assert shown == {path.name for path in ROOT.glob("docs/*.png")}
-
-
-def test_targets_of_make_exist():
-    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.M))
-    (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)
-    files = [path for path in DOCS if path.name != "CHANGELOG.md"]
-    files += [*PROGRAMS, ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / "mkdocs.yml"]
-    pattern = r'`make ([a-z][a-z-]*)[^`\n]*`|^make ([a-z][a-z-]*)(?: +#.*)?$|@echo "make ([a-z-]+) '
-    named = [("".join(target), path) for path in files for target in re.findall(pattern, path.read_text(), re.M)]
-    assert len(named) > 20 and not [(target, where) for target, where in named if target not in targets]
-    assert set(phony.split()) == targets
 
 
 def test_names_that_pages_write_as_code_can_be_imported():

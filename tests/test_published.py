@@ -8,13 +8,12 @@ import pytest
 from PIL import Image
 
 from launch.lm.config import PRESETS
-from launch.networks.config import CompareConfig
 from tools import headline, tables
 from tools.results import command_line, keep, read_results
 
 PAGES = {page.relative_to(tables.ROOT).as_posix(): page for page in tables.pages()}
 ENVIRONMENT = {
-    "command": ["python", "-m", "launch.lm", "--preset", "tiny", "--resume"],
+    "command": ["python", "-m", "launch.lm", "--preset", "tiny", "--train", "a/*.txt", "--resume"],
     "python": "3.11.7",
     "platform": "Linux-6.1-x86_64-with-glibc2.36",
     "cores": 2,
@@ -72,23 +71,22 @@ def results(tmp_path, monkeypatch):
 
 
 NUMBERS = {
-    "one loss method=a seed=1 .2f": "2.00",
-    'one loss method="b, c" .1f': "0.1",
+    'one = the("loss", method="a", seed=1) : .2f': "2.00",
+    'one = the("loss", method=("b, c", "d")) : .1f': "0.1",
     'one = mean("loss", method="a") : .1f': "1.5",
     'one = each("loss", method="a") : .0f': "1 and 2",
     'one = 100 * the("loss", seed=1) / most("loss") : .0f': "100",
     'one = len(rows(K=2, data="d")) + events("step")[0]["n"] : d': "4",
     'one = find("math:floor")(least("loss")) : d': "0",
 }
+LOSS = 'one = the("loss", seed=1) : .1f'
 WRONG = [
-    ("<!-- table: math:nonesuch of one --><!-- /table -->", {}, "math:nonesuch"),
-    ("<!-- commands: x -->1", {}, "close it with <!-- /commands -->"),
-    ("<!-- table: x --> <!-- commands: x --> <!-- /commands -->", {}, "<!-- table: x -->: close it"),
-    ("1", {"{}": ["one loss .1f"]}, "3 rows with"),
-    ("1", {"{}": ["one .1f"]}, "write NAME field key=value"),
-    ("a loss of 1", {"losses of {}": ["one loss seed=1 .1f"]}, "is 0 times in its page"),
-    ("of 1 nats and 2 nats", {"{} nats": ["one loss seed=1 .1f"]}, "is 2 times in its page"),
-    ("1 nats and 2 nats", {"{} nats and {} nats": ["one loss seed=1 .1f"]}, "1 numbers, is 1 times"),
+    ("<!-- table: one = table() -->1", {}, "close it with <!-- /table -->"),
+    ("<!-- table: x --> <!-- table: x --> <!-- /table -->", {}, "not closed before the next"),
+    ("1", {"{}": ['one = the("loss") : .1f']}, "3 rows with"),
+    ("a loss of 1", {"losses of {}": [LOSS]}, "is 0 times in its page"),
+    ("of 1 nats and 2 nats", {"{} nats": [LOSS]}, "is 2 times in its page"),
+    ("1 nats and 2 nats", {"{} nats and {} nats": [LOSS]}, "1 numbers, is 1 times"),
 ]
 
 
@@ -97,7 +95,8 @@ def test_a_number_carries_its_address_and_a_table_is_a_view_of_results(results):
     for address, text in NUMBERS.items():
         assert tables.filled("a loss\nof 3.2 and 1e-5 b", {"loss of {} b": [address]}) == f"a loss\nof {text} b"
     rows = ["| method | loss |", "|---|---|", "| a | 1.0 |", "| b, c | 0.123 |"]
-    assert tables.table("one seed=0 with method, loss").splitlines() == rows
+    page = '<!-- table: one = table(columns="method, loss", seed=0) -->{}<!-- /table -->'
+    assert tables.filled(page.format("old")) == page.format("\n\n" + "\n".join(rows) + "\n\n")
     for page, pieces, message in WRONG:
         with pytest.raises(ValueError, match=message):
             tables.filled(page, pieces)
@@ -116,14 +115,13 @@ def test_what_is_kept_of_a_run(run, tmp_path):
     path = keep("made", [run], ["step"], folder=tmp_path)
     assert path.read_bytes() == keep("again", [run], ["step"], folder=tmp_path).read_bytes()
     (kept,) = read_results("made", folder=tmp_path)
-    assert kept["command"] == "jexplicit lm --preset tiny --train 'a/*.txt' --eos --out runs/tiny"
+    assert kept["command"] == "jexplicit lm --preset tiny --train 'a/*.txt' --out runs/tiny"
     assert (kept["date"], kept["machine"]) == ("1970-01-03", "2 CPU cores (x86-64)")
-    assert (kept["config"]["radius"], kept["config"]["limit"], "seed" in kept["config"]) == ([1, 2], 500, False)
+    assert (kept["config"]["radius"], kept["config"]["limit"], "out" in kept["config"]) == ([1, 2], 500, False)
     assert kept["shared"] == {"method": "explicit", "corpus": "docs"}
     assert kept["rows"] == [{"radius": 1, "dev_perplexity": 123.457}, {"radius": 2, "dev_perplexity": 99.0}]
     assert kept["events"] == {"step": [{"step": "ngram"}]}
-    stored = config_of(CompareConfig(out="DIR", what="objectives", rates=(0.1, 0.3)), "networks")
-    started = ["python", "-m", "launch.networks", "compare", "objectives"]
-    assert command_line(stored, started, "DIR") == "jexplicit networks compare objectives --rates 0.1 0.3 --out DIR"
+    started = "jexplicit networks compare x --out=a --rates 0.1 0.3 --out b --resume --epochs 2".split()
+    assert command_line(started, "DIR") == "jexplicit networks compare x --rates 0.1 0.3 --epochs 2 --out DIR"
     with pytest.raises(ValueError, match="python -m tools.results nonesuch RUN"):
         read_results("nonesuch", folder=tmp_path)

@@ -1,8 +1,4 @@
-"""A griffe extension: docstrings in Google style for the API pages.
-
-`Example:`, or a doctest without a heading, is a section `Examples:`. A literal block after `Example::` is code. The fields of a
-class, each on a line `name: what it is`, are a section `Attributes:`.
-"""
+"""A griffe extension: docstrings in Google style for the API pages."""
 
 import re
 import textwrap
@@ -19,12 +15,11 @@ class Docstrings(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, loader: griffe.GriffeLoader, **kwargs: object) -> None:
         """Called for each object of a package."""
         if obj.docstring is not None:
-            names = set(obj.members) if obj.is_class else set()
-            obj.docstring.value = google_style(obj.docstring.value, names)
+            obj.docstring.value = google_style(obj.docstring.value, set(obj.members) if obj.is_class else set())
 
 
 def google_style(text: str, fields: set[str]) -> str:
-    """A docstring in Google style; lines of the fields of its class become attributes."""
+    """Doctests are `Examples:`, literal blocks code, and lines `field: text` of classes `Attributes:`."""
     text = _literal.sub(lambda found: f"Examples:\n    ```python\n{found[1]}\n    ```", text)
     text = re.sub(r"^Example:$", "Examples:", text, flags=re.M)
     blocks = []

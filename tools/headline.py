@@ -1,14 +1,10 @@
-"""Draws the picture of README.md, and makes the tables of docs/results.md.
+"""Draws the picture of README.md (python -m tools.headline); tables of docs/results.md.
 
-    python -m tools.headline
-
-docs/headline.toml has the models. One fitted without SGD is a point, a trained one a curve, one without a comparable time a
-line across. Times are those of one seed.
+docs/headline.toml has the models. One fitted without SGD is a point, a trained one a curve. Times are for one seed.
 """
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +15,15 @@ from tools import tables
 
 PICTURE = Path(__file__).parents[1] / "docs" / "headline.png"
 TASKS = groups(tomllib.loads(PICTURE.with_suffix(".toml").read_text())["model"], lambda model: model["task"])
+COLUMNS = (
+    Column("model", "model"), Column("fitted", "found"), Column("context or input", "reads"),
+    Column("MB", "bytes", ",.4g", 1e-6), Column("TFLOP", "flops", ",.2f", 1e-12), Column("CPU s", "cpu", ",.0f"),
+    Column("loss", "error", ".4g"), Column("on test", "test"), Column("range over seeds", "spread", ".2g"),
+)  # fmt: skip
+NOTE = (
+    "CPU seconds cover one seed and both cores: measured, or else twice wall-clock seconds. MB count the model in memory. "
+    "TFLOP count its training, by formula where there is one. ± is a standard error. An empty cell is not known."
+)
 
 
 def chosen(results: str, where: Row, event: str = "") -> list[Row]:
@@ -31,42 +36,37 @@ def chosen(results: str, where: Row, event: str = "") -> list[Row]:
     return own
 
 
-def rows(model: Row) -> list[Row]:
-    """The rows of a model, with loss and CPU seconds of one seed."""
-    about = {"model": model["name"], "reads": model["reads"], "found": "trained" if model.get("trained") else "without SGD"}
-    known = model.get("known", {})
+def measured(model: Row) -> dict[str, Any]:
+    """A row of a model, with loss, CPU seconds, test; its points and end."""
+    trained, known = model.get("trained", False), model.get("known", {})
+    about = {"model": model["name"], "reads": model["reads"], "found": "trained" if trained else "without SGD"}
     if not model["results"]:
-        return [{**about, "error": model["loss"], **known}]
+        return {**about, "error": model["loss"], **known}
     own = chosen(model["results"], model["where"])
     together = Counter(row.get("run") for row in own)  # rows of one run were trained together
-    costs = [{"error": row[model["loss"]], "cpu": cpu_seconds(row, together[row.get("run")])} for row in own]
-    return [{**row, **about, **cost, **known} for row, cost in zip(own, costs, strict=True)]
+    errors, costs = zip(*((row[model["loss"]], cpu_seconds(row, together[row.get("run")])) for row in own), strict=True)
+    found = {**own[0], **about, "error": np.mean(errors), "cpu": costs[0], "test": on_test(model), **known}
+    found |= {"spread": max(errors) - min(errors)} if len(own) > 1 else {}
+    found["points"] = [(own[0].get("seconds") if trained else found["cpu"], found["error"])]
+    if "curve" in model:
+        event, field = model["curve"]
+        entries = chosen(model["results"], model["where"], event)
+        found["points"] = [(found["cpu"], np.mean([row[field] for row in entries]))]
+        if trained:
+            steps = {n: own for n, own in groups(entries, lambda row: row.get("step", row.get("epoch"))).items() if n}
+            seconds = [np.mean([cpu_seconds(row, np.size(row[field])) for row in own]) for own in steps.values()]
+            losses = [np.mean([row[field] for row in own]) for own in steps.values()]
+            found |= {"points": [*zip(seconds, losses, strict=True)], "cpu": seconds[-1]}
+    if model.get("end"):  # the cost and the loss of its rows, where its curve is measured in another way
+        found |= {"cpu": np.mean(costs), "end": (np.mean(costs), found["error"])}
+    return found
 
 
-def points(model: Row) -> list[tuple[float, float]]:
-    """CPU seconds, or seconds on an H100, and loss, of a point or curve."""
-    if "curve" not in model:
-        own = rows(model)
-        return [(own[0]["seconds" if model.get("trained") else "cpu"], mean(row["error"] for row in own))]
-    event, field = model["curve"]
-    own = chosen(model["results"], model["where"], event)
-    if not model.get("trained"):
-        return [(rows(model)[0]["cpu"], mean(row[field] for row in own))]
-    steps = groups(own, lambda row: row.get("step", row.get("epoch")))
-    seconds = {step: mean(cpu_seconds(row, np.size(row[field])) for row in own) for step, own in steps.items() if step}
-    return [(cpu, mean(row[field] for row in steps[step])) for step, cpu in seconds.items()]
-
-
-def cpu_seconds(row: Row, seeds: int) -> float | None:
-    """CPU seconds of one seed: measured, or twice the wall-clock time."""
+def cpu_seconds(row: Row, seeds: int) -> Any:
+    """CPU seconds of one seed: measured, or twice the wall-clock time; None if unknown."""
     clock = row.get("solve_seconds", row.get("seconds"))
     cpu = row.get("cpu_seconds") or (clock and 2 * clock)
     return cpu and cpu / seeds
-
-
-def mean(numbers: Iterable[Any]) -> float:
-    """The mean of numbers, or of lists of them."""
-    return float(np.mean(list(numbers)))
 
 
 def on_test(model: Row) -> str:
@@ -83,37 +83,8 @@ def on_test(model: Row) -> str:
 
 def compared(results: Results) -> list[str]:
     """The tables of docs/results.md, a row for every model."""
-    lines = []
-    for task, models in TASKS.items():
-        shown = []
-        for model in models:
-            own = rows(model)
-            errors, cpu = [row["error"] for row in own], own[0].get("cpu")
-            if model.get("end"):  # the cost of its rows, as their loss
-                cpu = mean(row["cpu"] for row in own)
-            elif "curve" in model:
-                cpu = points(model)[-1][0]
-            spread = max(errors) - min(errors) if len(own) > 1 else None
-            shown.append({**own[0], "error": mean(errors), "cpu": cpu, "spread": spread, "test": on_test(model)})
-        lines += [f"## {task[0].upper()}{task[1:]}", *markdown_table(COLUMNS, shown)]
-    return [*lines, NOTE]
-
-
-COLUMNS = (
-    Column("model", "model"),
-    Column("fitted", "found"),
-    Column("context or input", "reads"),
-    Column("MB", "bytes", ",.4g", 1e-6),
-    Column("TFLOP", "flops", ",.2f", 1e-12),
-    Column("CPU s", "cpu", ",.0f"),
-    Column("loss", "error", ".4g"),
-    Column("on test", "test"),
-    Column("range over seeds", "spread", ".2g"),
-)
-NOTE = (
-    "CPU seconds cover one seed and both cores: measured, or else twice wall-clock seconds. MB count the model in memory. "
-    "TFLOP count its training, by formula where there is one. ± is a standard error. An empty cell is not known."
-)
+    tasks = {f"## {task[0].upper()}{task[1:]}": map(measured, models) for task, models in TASKS.items()}
+    return [*(line for task, rows in tasks.items() for line in (task, *markdown_table(COLUMNS, rows))), NOTE]
 
 
 def draw(path: Path = PICTURE) -> None:
@@ -136,17 +107,17 @@ def draw(path: Path = PICTURE) -> None:
 
 def _draw(ax: Any, model: Row) -> tuple[float, float]:
     """Draw a model; the point where its name stands."""
-    shown, trained = points(model), model.get("trained", False)
+    found, trained = measured(model), model.get("trained", False)
+    shown = found["points"]
     style: Any = {"linewidth": 0.8} if len(shown) > 50 else {"marker": "o", "markersize": 3 if len(shown) > 1 else 5}
     if trained and len(shown) == 1:
         style |= {"marker": "D", "markerfacecolor": "white"}
     ax.plot(*zip(*shown, strict=True), **style, color=(colour := COLOURS[trained]))
-    if not model.get("end"):
+    if "end" not in found:
         return shown[-1]
-    end = mean(row["cpu"] for row in rows(model)), mean(row["error"] for row in rows(model))
-    ax.plot(*zip(shown[-1], end, strict=True), linestyle=":", color=colour)
-    ax.plot(*end, marker="o", markersize=5, color=colour, markerfacecolor="white")
-    return end
+    ax.plot(*zip(shown[-1], found["end"], strict=True), linestyle=":", color=colour)
+    ax.plot(*found["end"], marker="o", markersize=5, color=colour, markerfacecolor="white")
+    return found["end"]
 
 
 if __name__ == "__main__":

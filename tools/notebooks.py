@@ -1,17 +1,14 @@
-"""Runs the notebooks, whose source are scripts, and keeps them with outputs in docs/notebooks/.
+"""Runs the scripts of notebooks, and keeps them with outputs.
 
-python -m tools.notebooks                  # all
-python -m tools.notebooks 03_digits        # some
+python -m tools.notebooks [03_digits ...]
 """
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import jupytext
 import nbformat
-import tyro
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
@@ -44,17 +41,7 @@ def run(notebook: NotebookNode, folder: Path) -> NotebookNode:
     return notebook
 
 
-def main(names: tyro.conf.Positional[tuple[str, ...]] = (), /, *, out: Path = KEPT) -> None:
-    """Run notebooks (all without names) and keep them with their outputs in a folder."""
-    scripts = {script.stem: script for script in sorted(SCRIPTS.glob("*.py"))}
-    if unknown := [name for name in names if name not in scripts]:
-        raise ValueError(f"no notebook is called {', '.join(unknown)}; there are {', '.join(scripts)}")
-    out.mkdir(parents=True, exist_ok=True)
-    for name in names or scripts:
-        start = time.perf_counter()
-        nbformat.write(run(read_script(scripts[name]), SCRIPTS), out / f"{name}.ipynb")
-        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
-
-
 if __name__ == "__main__":
-    tyro.cli(main)
+    for script in [SCRIPTS / f"{name}.py" for name in sys.argv[1:]] or sorted(SCRIPTS.glob("*.py")):
+        nbformat.write(run(read_script(script), SCRIPTS), KEPT / f"{script.stem}.ipynb")
+        print(script.stem)

@@ -5,27 +5,22 @@ python -m tools.results shakespeare runs/shakespeare --events step   # with some
 python -m tools.results names runs/names_3 runs/names_8              # of several; transcribed ones have "transcribed": true
 """
 
-import dataclasses
-import importlib
-import itertools
 import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import tyro
 
-from jexplicit.runs.files import read_events, read_rows, read_stored
-from launch.cli import COMMANDS
+from jexplicit.runs.files import read_config, read_events, read_rows, read_stored
 from launch.judge import by_model
-from launch.kit.command import Command, Flag, flags
+from launch.kit.command import as_installed
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
-Row = Mapping[str, Any]
 _digits, _longest_list = 6, 24
 
 
@@ -48,69 +43,35 @@ def read_results(name: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
 
 def summary(run: Path, events: Sequence[str] = ()) -> dict[str, Any]:
     """The kept part of a run; `shared` fields are common to rows."""
-    stored, environment = read_stored(run), json.loads((run / "environment.json").read_text())
+    environment, rows = json.loads((run / "environment.json").read_text()), read_rows(run)
     devices, processor = environment["devices"], re.search("x86_64|aarch64|arm64", environment["platform"])
     machine = ", ".join(f"{devices.count(name)} {name}" for name in dict.fromkeys(devices))
     if set(devices) == {"cpu"}:
         about = f" ({processor[0]})".replace("_", "-") if processor else ""
         machine = f"{environment['cores']} CPU cores{about}"
-    rows = read_rows(run)
-    rows = by_model(rows) if stored["launcher"] == "judge" else rows  # which has thousands
+    rows = by_model(rows) if read_stored(run)["launcher"] == "judge" else rows  # which has thousands
     shared = {name: value for name, value in rows[0].items() if all(name in row and row[name] == value for row in rows)}
-    _, command = _program(stored["launcher"], environment["command"])
     found = {
-        "command": command_line(stored, environment["command"], f"runs/{run.name}"),
+        "command": command_line(environment["command"], f"runs/{run.name}"),
         "date": datetime.fromtimestamp(read_events(run, "row")[-1]["time"], UTC).date().isoformat(),
         "machine": machine,
         "versions": {"python": environment["python"], "jax": environment["versions"]["jax"]},
         "commit": environment["commit"],
-        "config": {flag.name: stored[flag.name] for flag, _ in _changed(command.config, None, stored)},
+        "config": {name: value for name, value in (read_config(run) or {}).items() if name not in ("out", "resume")},
         "shared": shared,
         "rows": [{name: value for name, value in row.items() if name not in shared} for row in rows],
     }
     if events:
-        dropped = ("time", "event")
-        found["events"] = {
-            name: [{field: value for field, value in event.items() if field not in dropped} for event in read_events(run, name)]
-            for name in events
-        }
+        without = lambda event: {name: value for name, value in event.items() if name not in ("time", "event")}  # noqa: E731
+        found["events"] = {name: list(map(without, read_events(run, name))) for name in events}
     return _rounded(found, str(run))
 
 
-def command_line(stored: Row, started: Sequence[str], out: str) -> str:
-    """The command of a run by its words: its preset and changed flags."""
-    words, command = _program(stored["launcher"], started)
-    preset = next((after for word, after in itertools.pairwise(started) if word == "--preset"), None)
-    words += ["--preset", preset] if preset else []
-    for flag, placed in _changed(command.config, command.presets[preset].config if preset else None, stored):
-        name, value = flag.name.replace("_", "-"), stored[flag.name]
-        if (flag.name, value) == ("corpus", "text"):  # --train implies it
-            continue
-        if isinstance(value, bool):
-            words.append(f"--{name}" if value else f"--no-{name}")
-        else:
-            words += [] if placed else [f"--{name}"]
-            words += map(str, value if isinstance(value, list) else [value])
-    return shlex.join([*words, "--out", out])
-
-
-def _program(launcher: str, started: Sequence[str]) -> tuple[list[str], Command]:
-    """The first words of a command line, and the command that they name."""
-    launcher = launcher.partition(" ")[0]  # "icl copy" is a subcommand
-    module = importlib.import_module(COMMANDS[launcher].module)
-    kinds: Mapping[str, Command] = getattr(module, "COMMANDS", {})
-    if kind := next((word for word in started if word in kinds), None):
-        return ["jexplicit", launcher, kind], kinds[kind]
-    return ["jexplicit", launcher], Command(module.Config, "", getattr(module, "PRESETS", {}))
-
-
-def _changed(config: Any, default: Any, stored: Row) -> Iterator[tuple[Flag, bool]]:
-    """Flags that differ from a default, and whether each is given by its place."""
-    for flag in flags(config, default):
-        placed = tyro.conf.Positional[Any].__metadata__[0] in getattr(flag.hint, "__metadata__", ())
-        usual = None if flag.value is dataclasses.MISSING else json.loads(json.dumps(flag.value))
-        if flag.name in stored and flag.name not in ("out", "resume") and (placed or stored[flag.name] != usual):
-            yield flag, placed
+def command_line(started: Sequence[str], out: str) -> str:
+    """The words that started a run, in the installed form and with another --out."""
+    pairs = zip(["", *started], started, strict=False)
+    words = [word for before, word in pairs if before != "--out" and not re.match(r"--(out(=.*)?|resume)$", word)]
+    return as_installed(shlex.join([*words, "--out", out]))
 
 
 def _rounded(value: Any, where: str) -> Any:
@@ -132,8 +93,7 @@ def _json(value: Any, indent: str = "") -> str:
     if not isinstance(parts, list) or "{" not in json.dumps(parts):
         return json.dumps(value, ensure_ascii=False)
     names = [f"{json.dumps(name)}: " for name in value] if isinstance(value, dict) else [""] * len(parts)
-    inner = indent + " "
-    lines = ",\n".join(inner + name + _json(part, inner) for name, part in zip(names, parts, strict=True))
+    lines = ",\n".join(f"{indent} {name}{_json(part, f'{indent} ')}" for name, part in zip(names, parts, strict=True))
     opening, closing = "{}" if isinstance(value, dict) else "[]"
     return f"{opening}\n{lines}\n{indent}{closing}"
 

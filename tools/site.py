@@ -1,16 +1,14 @@
-"""Hooks of the documentation site: generated pages, navigation, formulas of notebooks."""
+"""Hooks of the documentation site: generated pages, formulas of notebooks."""
 
 import contextlib
 import html
 import importlib
 import io
-import json
 import logging
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from unittest import mock
 
 from launch.cli import COMMANDS
@@ -23,8 +21,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 PAGES = {  # page -> its title, and the folders whose modules it has, but those of folders within that another page has
     "data": ("Text and images", ("jexplicit/data",)),
-    "counts": ("Counts", ("jexplicit/counts",)),
-    "solvers": ("Solvers of one layer, and features", ("jexplicit",)),
+    "solvers": ("Counts, solvers of one layer, and features", ("jexplicit",)),
     "lm": ("Language models", ("jexplicit/lm",)),
     "counted": ("Context mixing", ("jexplicit/lm/counted",)),
     "networks": ("Networks", ("jexplicit/nn",)),
@@ -67,18 +64,12 @@ def command_pages() -> dict[str, str]:
 
 
 def on_files(files: "Files", *, config: "MkDocsConfig") -> "Files":
-    """Add generated pages, and list them and the notebooks in the navigation."""
+    """Add generated pages, which mkdocs.yml lists."""
     from mkdocs.structure.files import File  # pyright: ignore[reportMissingImports]
 
     logging.getLogger("traitlets").setLevel(logging.ERROR)  # warnings of figures
-    commands, names = command_pages(), api_pages()
-    for page, text in (commands | names).items():
+    for page, text in (command_pages() | api_pages()).items():
         files.append(File.generated(config, page, content=text))
-    notebooks = [file for file in sorted(files, key=lambda file: file.src_uri) if file.src_uri.endswith(".ipynb")]
-    titled = [{_title(Path(str(file.abs_src_path))): file.src_uri} for file in notebooks]
-    sections = dict(_sections(config.nav or []))
-    for title, pages in {"Commands": commands, "API": names, "Notebooks": titled}.items():
-        sections[title].extend(pages)
     return files
 
 
@@ -97,19 +88,3 @@ def _math(found: re.Match[str]) -> str:
 
     kind = "block" if found["block"] else "inline"
     return convert(html.unescape(found[kind]), display=kind)
-
-
-def _title(notebook: Path) -> str:
-    """The first heading of a notebook."""
-    cells = json.loads(notebook.read_text())["cells"]
-    text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
-    return re.findall(r"^# (.*)$", text, re.M)[0]
-
-
-def _sections(nav: list[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """The title and entries of every section of the navigation."""
-    for entry in nav:
-        for title, entries in entry.items() if isinstance(entry, dict) else ():
-            if isinstance(entries, list):
-                yield title, entries
-                yield from _sections(entries)

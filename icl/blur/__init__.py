@@ -9,7 +9,7 @@ Source: Sandler et al., Meta-Learning Bidirectional Update Rules, ICML 2021.
 
 from typing import TYPE_CHECKING
 
-from jexplicit.runs import lazy_names
+from jexplicit.runs.files import lazy_names
 
 if TYPE_CHECKING:
     from icl.blur.baselines import *  # noqa: F403

@@ -25,8 +25,7 @@ from jexplicit.data.images import Images, one_hot, read_images
 from jexplicit.nn.names import Activation, OptimizerName
 from jexplicit.nn.networks import activation
 from jexplicit.nn.training import make_optimizer
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import full_precision, map_rows
+from jexplicit.runs.devices import full_precision, key_of_seed, map_rows
 
 # With two states, the rules are backpropagation up to rounding.
 #

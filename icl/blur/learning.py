@@ -14,8 +14,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from icl.blur.design import Rules
 from icl.blur.rules import Genome, Synapses, init_synapses, learn, load_genome, predict
 from jexplicit.data.images import Images, one_hot, pixel_features
-from jexplicit.runs.checks import is_concrete, key_of_seed
-from jexplicit.runs.devices import map_rows
+from jexplicit.runs.devices import is_concrete, key_of_seed, map_rows
 
 # A genome is meta-trained on *train*, selected on *dev* and reported on *test*. Reported learners take minibatches from
 # *train*; the learning rate of a baseline is selected on *dev*, as the genome. The embedded digits are shuffled first, as their

@@ -18,10 +18,9 @@ from jaxtyping import Array, Float
 
 from icl.blur.design import Rules, check_states
 from icl.recurrences import solve_rows
-from jexplicit.data.inputs import is_input, read_input
+from jexplicit.data.text import is_input, read_input
 from jexplicit.nn.networks import activation
-from jexplicit.runs.checks import check_key
-from jexplicit.runs.devices import full_precision
+from jexplicit.runs.devices import check_key, full_precision
 from jexplicit.runs.files import local_path, parse_json, write_json
 
 # With k states a genome has four k x k matrices and a few scalars, for any size of the network:

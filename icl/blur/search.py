@@ -22,9 +22,7 @@ from icl.blur.learning import Examples, accuracy_of
 from icl.blur.rules import Genome, Synapses, init_synapses, learn, predict
 from icl.names import Objective
 from icl.training import population_steps
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import AXIS, data_mesh, map_rows, on_gpu
-from jexplicit.runs.loop import History, iterate
+from jexplicit.runs.devices import AXIS, History, data_mesh, iterate, key_of_seed, map_rows, on_gpu
 
 # A task of a family has a random merge of the classes, a random linear map of the inputs, noise, and random examples.
 # Meta-training on several families covers inputs, labels and networks of many shapes. The meta-loss is

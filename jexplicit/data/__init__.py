@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from jexplicit.runs import lazy_names
+from jexplicit.runs.files import lazy_names
 
 if TYPE_CHECKING:
     from jexplicit.data.images import one_hot as one_hot

@@ -1,8 +1,7 @@
-"""Labelled grey images: 8x8 digits, files (idx, .npz, any of Pillow), TFDS.
+"""Labelled grey images: 8x8 digits, idx files, arrays, and files that Pillow reads.
 
 The paper's features are `H = flatten((X + 1)/256)`, strictly positive and at most 1 (Sec. 3.2); the 8x8 digits have 17 grey
-levels instead of 256, and so `(X + 1)/17`. Images in colour become grey, on white; of several sizes they are resized or
-refused.
+levels, and so `(X + 1)/17`. Images in colour become grey, on white; of several sizes they are resized or refused.
 """
 
 import hashlib
@@ -17,18 +16,15 @@ import numpy as np
 from jaxtyping import Float, Integer, Num, UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from jexplicit.data.corpora import prepared_builder, refuse_unreadable
-from jexplicit.data.inputs import COMPRESSED, folder_files, input_head, is_left_out, open_input, read_input
-from jexplicit.runs.checks import check_labels_of
+from jexplicit.data.text import COMPRESSED, folder_files, is_left_out, open_input, read_input
+from jexplicit.runs.devices import check_labels_of
 from jexplicit.runs.files import local_path, refuse_errors
 
 FILES = {"train_images": "train-images-idx3-ubyte", "train_labels": "train-labels-idx1-ubyte"}
 FILES |= {"test_images": "t10k-images-idx3-ubyte", "test_labels": "t10k-labels-idx1-ubyte"}
 """MNIST's published names of idx files; each may also end in .gz."""
-KEYS = dict(zip(FILES, ("x_train", "y_train", "x_test", "y_test"), strict=True))
-"""Names of arrays in an .npz file, as in Keras."""
+_keys = ("x_train", "y_train", "x_test", "y_test")  # of arrays in an .npz file, as in Keras
 
-_ten_classes = ("digits", "mnist", "fashion_mnist")
 _train_digits = 1437  # the last 360 of the 8x8 digits are from other writers
 _most_classes, _largest_side = 256, 1024  # labels are bytes; pixels of resize=N
 
@@ -72,8 +68,7 @@ def read_images(
     """The data set of a name.
 
     Args:
-        name: `digits` (embedded), `tfds:NAME` or `tfds:DIR`, the name of a data set of files, such as `mnist`,
-            `fashion_mnist`, or its path: `./shapes`, `mnist.npz`.
+        name: `digits` (embedded), the name of a data set of files, such as `mnist`, or its path: `./shapes`, `mnist.npz`.
         data_dir: a folder of idx files, or of images in `train/LABEL` and `test/LABEL` (which are shuffled), or in `LABEL`
             alone (every fifth image of a label, drawn with the seed, is a test image), or an .npz file with the arrays x_train,
             y_train, x_test, y_test; default, the folder `name` in `$JEXPLICIT_DATA_DIR`.
@@ -87,26 +82,23 @@ def read_images(
     """
     name, root = os.fspath(name), os.environ.get("JEXPLICIT_DATA_DIR")
     is_path = Path(name).name != name or name.endswith(".npz")
-    made = name == "digits" or name.startswith("tfds:")
-    if not (made or is_path or data_dir or root):
-        remedy = f"name that of its files, data_dir=DIR, or a folder that holds a folder {name} in JEXPLICIT_DATA_DIR"
-        raise ValueError(f"the data set {name} without a folder: {remedy}; the data set digits needs no files")
-    place = local_path(data_dir or (name if made or is_path else Path(root or "", name)))
-    if resize is not None and (made or not 1 <= resize <= _largest_side or not place.is_dir()):
-        raise ValueError(f"resize={resize} for {name}: name a folder of images and a size of 1 to {_largest_side}, or none")
-    if name == "digits" and data_dir is not None:
-        raise ValueError(f"data_dir={data_dir} with the data set digits, which is embedded: name the data set of that folder")
     if name == "digits":
+        if data_dir is not None or resize is not None:
+            raise ValueError("the data set digits is embedded, 8x8 pixels: name the data set of data_dir, which resize is for")
         from sklearn.datasets import load_digits  # not for every program
 
         X, Y = (np.asarray(part).astype(np.uint8) for part in load_digits(return_X_y=True))
         X, m = X.reshape(-1, 8, 8), _train_digits
         images = Images("digits", X[:m], Y[:m], X[m:], Y[m:], levels=17)
-    elif made:
-        images = _tfds_images(name.removeprefix("tfds:"), data_dir)
+    elif is_path or data_dir or root:
+        place = local_path(data_dir or (name if is_path else Path(root or "", name)))
+        if resize is not None and not (1 <= resize <= _largest_side and place.is_dir()):
+            raise ValueError(f"resize={resize} for {name}: name a folder of images and a size of 1 to {_largest_side}, or none")
+        images = read_parts(place, resize, seed)
+        images = images._replace(name=place.resolve().stem if data_dir is None and is_path else name)
     else:
-        named = place.resolve().stem if data_dir is None and is_path else name
-        images = read_parts(place, resize, seed)._replace(name=named)
+        remedy = f"name that of its files, data_dir=DIR, or a folder that holds a folder {name} in JEXPLICIT_DATA_DIR"
+        raise ValueError(f"the data set {name} without a folder: {remedy}; the data set digits needs no files")
     if limit is not None:
         images = check_images(images)._replace(**{part: getattr(images, part)[:limit] for part in FILES})
     return check_images(images)
@@ -149,11 +141,7 @@ def check_images(images: Images) -> Images:
     if images.train_images.shape[1:] != images.test_images.shape[1:]:
         shapes = f"{images.train_images.shape[1:]} and test images {images.test_images.shape[1:]}"
         raise ValueError(f"{images.name}: train images are {shapes}: they must have equal shapes")
-    tested, highest = int(images.test_labels.max()), int(max(images.train_labels.max(), images.test_labels.max()))
-    if images.name in _ten_classes and highest > 9:
-        remedy = "the label file is damaged or another data set's (name that, with data_dir=DIR)"
-        raise ValueError(f"label {highest} in {images.name}, whose labels are 0 .. 9: {remedy}")
-    if tested >= images.outputs:
+    if (tested := int(images.test_labels.max())) >= images.outputs:
         raise ValueError(f"{images.name}: test label {tested}, and training labels are 0 .. {images.outputs - 1}")
     seen = np.bincount(images.train_labels, minlength=images.outputs)
     if images.outputs < 2 or not seen.all():
@@ -178,30 +166,74 @@ def check_grey_levels(X: np.ndarray, levels: int, name: str = "images") -> None:
         raise ValueError(f"{name} are {X.dtype} from {low:g} to {high:g}, not the integers 0 .. {levels - 1}: {remedy}")
 
 
+# Files of arrays
+
+
 def read_parts(path: str | os.PathLike, resize: int | None = None, seed: int = 0) -> Images:
     """The data set in an .npz file, a folder of images, or idx files."""
     path = local_path(path)
     if path.suffix.lower() == ".npz":
         arrays, remedy = _load(path), "save images as x_train and x_test, labels as y_train and y_test"
-        if missing := [key for key in KEYS.values() if key not in arrays]:
+        if missing := [key for key in _keys if key not in arrays]:
             raise ValueError(f"{path} holds {', '.join(arrays) or 'no array'} and no {', '.join(missing)}: {remedy}")
-        found = ((_grey_bytes if key[0] == "x" else _label_bytes)(arrays[key], f"{path}: {key}") for key in KEYS.values())
+        found = ((_grey_bytes if key[0] == "x" else _label_bytes)(arrays[key], f"{path}: {key}") for key in _keys)
         return Images._make([path.stem, *found, 256, ()])
-    inside = sorted(path.iterdir()) if path.is_dir() else []
-    idx = any(file.name.lower().startswith(tuple(FILES.values())) for file in inside)
-    if inside and not idx and (resize or any(file.is_dir() for file in inside)):
+    inside = {file.name.lower(): file for file in (sorted(path.iterdir()) if path.is_dir() else [])}
+    idx = any(name.startswith(tuple(FILES.values())) for name in inside)
+    if inside and not idx and (resize or any(file.is_dir() for file in inside.values())):
         return _read_folders(path, resize, seed)
     arrays = []
     for part, file in FILES.items():
-        names = (file, *(file + ending for ending in COMPRESSED))
-        own = next((own for own in inside if own.is_file() and own.name.lower() in names), None)
+        own = next((inside[name] for name in (file, *(file + ending for ending in COMPRESSED)) if name in inside), None)
         if own is None:
             raise ValueError(
                 f"{path} holds neither {file} nor {file}.gz: put the four idx files there under their published names, or "
                 "images as train/LABEL/* and test/LABEL/*, or as LABEL/* alone, or name an .npz file"
             )
-        arrays.append(read_idx(own, 3 if "images" in part else 1))
+        arrays.append(_read_idx(own, 3 if "images" in part else 1))
     return Images._make([path.name, *arrays, 256, ()])
+
+
+def _read_idx(path: str | os.PathLike, dimensions: int) -> UInt8[np.ndarray, "..."]:
+    """The array in an idx file of unsigned bytes, compressed or not.
+
+    Two zero bytes, 8 for bytes, the number of dimensions, these as big-endian 32-bit integers, and the values.
+    """
+    content, header = read_input(path), 4 + 4 * dimensions
+    if content[:4] != bytes([0, 0, 8, dimensions]):
+        remedy = "check that images and labels are not swapped, and that images are grey"
+        raise ValueError(f"{path} begins with {content[:4]!r}, not as an idx file of {dimensions} dimension(s): {remedy}")
+    shape = tuple(int(n) for n in np.frombuffer(content[4:header], ">u4")) if len(content) >= header else (-1,)
+    if (values := len(content) - header) != math.prod(shape):
+        raise ValueError(f"{path} is damaged: its header promises {shape} values and {values} follow; download it again")
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npy or .npz file."""
+    with open_input(path) as file, refuse_errors(f"{path} cannot be read", "write it again, as arrays of numbers"):
+        content: Any = np.load(file, allow_pickle=False)
+        return {"": content} if isinstance(content, np.ndarray) else {key: content[key][()] for key in content.files}
+
+
+def _grey_bytes(X: np.ndarray, name: str, levels: int = 256) -> UInt8[np.ndarray, "M height width"]:
+    """Images [M, height, width], or [M, height, width, 1], as bytes."""
+    X = X[..., 0] if X.ndim == 4 and X.shape[-1] == 1 else X
+    if X.ndim != 3:
+        remedy = "; average the colours" * (X.ndim == 4)
+        raise ValueError(f"{name} has the shape {X.shape}: give grey images [images, height, width]{remedy}")
+    check_grey_levels(X, levels, name)
+    return X.astype(np.uint8)
+
+
+def _label_bytes(Y: np.ndarray, name: str) -> UInt8[np.ndarray, " M"]:
+    Y = Y[:, 0] if Y.ndim == 2 and Y.shape[1] == 1 else Y
+    if Y.ndim != 1 or Y.dtype.kind not in "iu" or (Y.size and not 0 <= Y.min() <= Y.max() < _most_classes):
+        raise ValueError(f"{name}: {Y.dtype} of the shape {Y.shape}: give one integer per image, 0 .. {_most_classes - 1}")
+    return Y.astype(np.uint8)
+
+
+# Images that Pillow reads
 
 
 def read_grey_images(
@@ -229,32 +261,22 @@ def read_grey_images(
     return found
 
 
+def _images_in(path: Path, levels: int) -> np.ndarray:
+    """The images in a file of arrays."""
+    if "-ubyte" in path.name.lower():
+        return _read_idx(path, 3)
+    if path.suffix.lower() not in (".npy", ".npz"):
+        raise ValueError(f"{path} is no file of images: name images, folders of them, .npy, .npz or idx files (*-idx3-ubyte)")
+    arrays = _load(path)
+    X = arrays.get("x_test", next(iter(arrays.values()), None) if len(arrays) == 1 else None)
+    if not isinstance(X, np.ndarray):
+        raise ValueError(f"{path} holds {', '.join(arrays) or 'no array'}: save the images alone, or as x_test")
+    return _grey_bytes(X[None] if X.ndim == 2 else X, str(path), levels)
+
+
 def size(shape: Sequence[int]) -> str:
     """Height and width in words: 28 x 20."""
     return " x ".join(map(str, shape))
-
-
-# idx: two zero bytes, a type (8: unsigned bytes), how many dimensions, these as big-endian 32-bit integers, the values
-
-
-def read_idx(path: str | os.PathLike, dimensions: int) -> UInt8[np.ndarray, "..."]:
-    """The array in an idx file of unsigned bytes, compressed or not."""
-    content = read_input(path)
-    header, magic, expected = 4 + 4 * dimensions, int.from_bytes(content[:4], "big"), 0x800 | dimensions
-    if magic == 0x804:
-        raise ValueError(f"{path} has four dimensions, as of colour images: only grey images are read; average the colours")
-    if magic != expected or len(content) < 4:
-        what = {0x801: "that of labels", 0x803: "that of images"}.get(magic, "not that of an idx file of bytes")
-        remedy = f"expected {expected}: check that images and labels are not swapped"
-        raise ValueError(f"{path} has the magic number {magic}, {what}; {remedy}")
-    shape = tuple(int(n) for n in np.frombuffer(content[4:header], ">u4")) if len(content) >= header else (-1,)
-    if (values := len(content) - header) != (wanted := math.prod(shape)):
-        what = "is truncated" if values < wanted or wanted < 0 else "has extra bytes"
-        raise ValueError(f"{path} {what}: its header promises {shape} values and {max(values, 0)} follow; download it again")
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
-
-
-# Images that Pillow reads
 
 
 def read_image(path: str | os.PathLike, resize: int | None = None) -> UInt8[np.ndarray, "height width"]:
@@ -325,58 +347,3 @@ def _subfolders(folder: Path) -> list[str]:
     if not names:
         raise ValueError(f"{folder} holds no folder: put the images there as {folder}/LABEL/*")
     return sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)
-
-
-def _grey_bytes(X: np.ndarray, name: str, levels: int = 256) -> UInt8[np.ndarray, "M height width"]:
-    """Images [M, height, width], or [M, height, width, 1], as bytes."""
-    X = X[..., 0] if X.ndim == 4 and X.shape[-1] == 1 else X
-    if X.ndim != 3:
-        remedy = "; average the colours" * (X.ndim == 4)
-        raise ValueError(f"{name} has the shape {X.shape}: give grey images [images, height, width]{remedy}")
-    check_grey_levels(X, levels, name)
-    return X.astype(np.uint8)
-
-
-def _label_bytes(Y: np.ndarray, name: str) -> UInt8[np.ndarray, " M"]:
-    Y = Y[:, 0] if Y.ndim == 2 and Y.shape[1] == 1 else Y
-    if Y.ndim != 1 or Y.dtype.kind not in "iu" or (Y.size and not 0 <= Y.min() <= Y.max() < _most_classes):
-        raise ValueError(f"{name}: {Y.dtype} of the shape {Y.shape}: give one integer per image, 0 .. {_most_classes - 1}")
-    return Y.astype(np.uint8)
-
-
-def _images_in(path: Path, levels: int) -> np.ndarray:
-    if path.suffix.lower() in (".npy", ".npz"):
-        arrays = _load(path)
-        key = "x_test" if "x_test" in arrays else next(iter(arrays), "")
-        if len(arrays) > 1 and key != "x_test" or not arrays:
-            raise ValueError(f"{path} holds {', '.join(arrays) or 'no array'}: save the images alone, or as x_test")
-        X = arrays[key]
-        return _grey_bytes(X[None] if X.ndim == 2 else X, str(path), levels)
-    if "-ubyte" in path.name.lower() or input_head(path).startswith(b"\0\0\x08"):
-        return read_idx(path, 3)
-    raise ValueError(f"{path} is no file of images: name images, folders of them, .npy, .npz or idx files (*-idx3-ubyte)")
-
-
-def _load(path: Path) -> dict[str, np.ndarray]:
-    with open_input(path) as file, refuse_errors(f"{path} cannot be read", "write it again, with numbers only"):
-        content: Any = np.load(file, allow_pickle=False)
-        arrays = {"": content} if isinstance(content, np.ndarray) else {key: content[key] for key in content.files}
-    if other := [key for key, array in arrays.items() if not isinstance(array, np.ndarray)]:
-        raise ValueError(f"{path} holds {other[0]}, which is no array: write it again, np.savez(file, x_train=..., ...)")
-    return arrays
-
-
-def _tfds_images(name: str, data_dir: str | os.PathLike | None) -> Images:
-    """A TFDS set with `image` and `label`; colours are averaged to grey."""
-    way_out = "download the idx files and use data_dir=DIR, or the data set digits, which is embedded"
-    builder, arrays = prepared_builder(name, data_dir, way_out=way_out), []
-    with refuse_unreadable(name, way_out):
-        for part in ("train", "test"):
-            rows = list(builder.as_data_source(split=part))
-            arrays.append(np.stack([np.asarray(row["image"]) for row in rows]).mean(axis=-1).round())
-            arrays.append(np.array([row["label"] for row in rows]))
-        names = tuple(getattr(builder.info.features["label"], "names", None) or ())
-    for x in arrays:
-        if x.min() < 0 or x.max() >= 256:  # astype would wrap
-            raise ValueError(f"grey levels or labels from {x.min()} to {x.max()}: only 0 .. 255 are supported")
-    return Images._make([f"tfds:{builder.info.full_name}", *(x.astype(np.uint8) for x in arrays), 256, names])

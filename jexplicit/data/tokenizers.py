@@ -1,15 +1,12 @@
-"""Tokenizers (SentencePiece, Kudo & Richardson 2018), foreign ones, and streams of ids.
+"""Tokenizers (SentencePiece, Kudo & Richardson 2018), and streams of ids.
 
 Ids 0 and 1 are `<pad>` and `<unk>`. Subwords and characters lose no known character; the amount of white space between words is
-lost. Lines are encoded one by one. Ids of foreign tokenizers are renumbered: 0 `<pad>`, 1 `<unk>`, then the others in
-their order. Tokens cover all of a text: each character that a foreign tokenizer drops or does not know is `<unk>`.
+lost. Other SentencePiece models are renumbered, and each character that they drop or do not know is `<unk>`.
 """
 
 import contextlib
 import hashlib
-import importlib.util
 import io
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,12 +18,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import sentencepiece
 
-from jexplicit.data.contexts import PAD
-from jexplicit.data.inputs import is_input, read_input
-from jexplicit.runs.files import local_path, refuse_errors, write_whole
+from jexplicit.data.text import is_input, read_input
+from jexplicit.runs.files import local_path, write_whole
 
 KINDS = ("bpe", "word", "char")
-UNK_ID = 1
+PAD, UNK_ID = 0, 1
 Progress = Callable[[int, int], None]
 DEFAULT_VOCAB_SIZE = 4098  # 2^12, <pad> and <unk>
 
@@ -41,6 +37,7 @@ _ESCAPES |= {character: f"\ufdd4{character}" for character in (*_UNESCAPES, "\uf
 _ESCAPED = re.compile(f"[{''.join(_ESCAPES)}\ud800-\udfff]")
 _STAND_IN = re.compile("\ufdd4?([\ufdd0-\ufdd4])")
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_HOLE = "\ufdd5"  # a noncharacter for a character that no piece has
 _WORD, _CHARACTER = re.compile(r"\S+"), re.compile(".", re.DOTALL)
 _SYMBOLS = dict.fromkeys(("bpe", "char"), _CHARACTER) | {"word": re.compile(r"\S+|\n")}
 
@@ -62,8 +59,8 @@ _ENCODING_BATCH = 512  # documents
 class Tokenizer:
     """Text to token ids and back.
 
-    model: serialized sentencepiece model, or file of another library. kind: `bpe`, `word`, `char`, or of another library:
-    `sentencepiece`, `huggingface`, `words`.
+    model: serialized SentencePiece model, or list of words. kind: `bpe`, `word` or `char`; `sentencepiece`, a model that was
+    not trained here; `words`, a list.
 
     >>> tokenizer = train_tokenizer(["to be or not to be"], kind="word")
     >>> tokenizer.encode("to be")
@@ -89,8 +86,9 @@ class Tokenizer:
 
     @cached_property
     def _codec(self) -> "_Codec":
-        readers = {"sentencepiece": _read_sentencepiece, "huggingface": _read_huggingface, "words": _read_words}
-        return readers[self.kind](self.model) if self.kind in readers else _read_own(self.model, self.kind)
+        if self.kind == "sentencepiece":
+            return _read_sentencepiece(self.model)
+        return _read_words(self.model) if self.kind == "words" else _read_own(self.model, self.kind)
 
     @property
     def vocab_size(self) -> int:
@@ -147,16 +145,16 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Tokenizer":
-        """Read a saved tokenizer, a run's, a SentencePiece model, or a `tokenizer.json`."""
-        place, remedy = local_path(path), "give a run folder, a SentencePiece model or a tokenizer.json"
-        file = next((f for f in (place / "tokenizer.model", place / "tokenizer.json", place) if is_input(f)), None)
+        """Read a saved tokenizer, a run's, or any SentencePiece model."""
+        place, remedy = local_path(path), "give a run folder or a SentencePiece model"
+        file = next((f for f in (place / "tokenizer.model", place) if is_input(f)), None)
         if file is None:
             raise ValueError(f"no tokenizer at {path}: choose bpe, word or char, or {remedy}")
-        data = read_input(file).removeprefix(b"\xef\xbb\xbf")
+        data = read_input(file)
         header, _, model = data.partition(b"\n")
         mark, kind, digest = (header.decode("latin1").split(" ") + ["", ""])[:3]
         if mark != _FILE_MARK:
-            kind, model = "huggingface" if data.lstrip().startswith(b"{") else "sentencepiece", data
+            kind, model = "sentencepiece", data
         elif digest != hashlib.sha256(model).hexdigest():
             raise ValueError(f"{file} is not a tokenizer file, or is damaged: train the tokenizer again")
         try:
@@ -291,11 +289,17 @@ class _Codec(NamedTuple):
     unit: re.Pattern
 
 
+def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    """The processor of a model, without a piece where it cannot be parsed."""
+    processor = sentencepiece.SentencePieceProcessor()
+    with contextlib.suppress(RuntimeError):
+        processor.LoadFromSerializedProto(model)
+    return processor
+
+
 def _read_own(model: bytes, kind: str) -> _Codec:
     """A model of `train_tokenizer`, whose lines are encoded one by one."""
-    processor = sentencepiece.SentencePieceProcessor()
-    with contextlib.suppress(RuntimeError):  # sentencepiece cannot parse it
-        processor.LoadFromSerializedProto(model)
+    processor = _processor(model)
     pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
     if kind not in KINDS or pieces[:2] != ["<pad>", "<unk>"]:
         raise ValueError(f"damaged or foreign model of kind {kind!r}: use a model of train_tokenizer")
@@ -324,112 +328,50 @@ def _read_own(model: bytes, kind: str) -> _Codec:
     return _Codec(list(map(_unescape, pieces)), encode, decode, _SYMBOLS[kind])
 
 
-def _foreign(tokens: dict[int, str], pad: int | None, unk: int | None, encode: Any, decode: Any, unit: re.Pattern) -> _Codec:
-    """A codec of renumbered ids; a foreign id of -1 is unknown."""
-    others = [i for i in sorted(tokens) if i not in (pad, unk)]
-    names = np.array([-1 if pad is None else pad, -1 if unk is None else unk, *others], np.int64)
-    ids = np.full(max(tokens, default=0) + 2, UNK_ID, np.int32)  # -1, the last one, is unknown
-    ids[others] = np.arange(2, len(names))
+def _foreign(pieces: list[str], pad: int, unk: int, encode: Any, decode: Any, unit: re.Pattern) -> _Codec:
+    """A codec of renumbered ids; a foreign id of -1 is none."""
+    names = np.array([pad, unk, *(i for i in range(len(pieces)) if i not in (pad, unk))])
+    ids = np.full(len(pieces), UNK_ID, np.int32)
+    ids[names[2:]] = np.arange(2, len(names))
 
     def of_texts(texts: Sequence[str]) -> list[np.ndarray]:
-        found = encode([_SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text) for text in texts])
-        return [ids[np.array(of_text, np.int64)] for of_text in found]
+        return [ids[np.array(found, np.int64)] for found in map(encode, texts)]
 
     def text_of(own: np.ndarray) -> str:
-        named = names[own[own != PAD]]
-        return decode(named[named >= 0].tolist())
+        return decode([i for i in names[own[own != PAD]].tolist() if i >= 0])
 
-    return _Codec(["<pad>", "<unk>", *(tokens[i] for i in others)], of_texts, text_of, unit)
+    return _Codec(["<pad>", "<unk>", *(pieces[i] for i in names[2:])], of_texts, text_of, unit)
 
 
 def _read_sentencepiece(model: bytes) -> _Codec:
     """Any SentencePiece model, with its own normalisation."""
-    try:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model or b"?")  # which reads nothing from no bytes
-        size = processor.get_piece_size()
-    except (RuntimeError, TypeError) as error:
-        raise ValueError("no SentencePiece model: the bytes cannot be parsed") from error
-    if not size:
-        raise ValueError("no SentencePiece model: it has no pieces")
-    pad, unk = processor.pad_id(), processor.unk_id()
-    tokens = {i: processor.id_to_piece(i) for i in range(size)}
-    own = (piece for i, piece in tokens.items() if not (processor.is_control(i) or processor.is_unknown(i)))
-    unit = _WORD if all(piece.startswith(_SPACE_MARK) for piece in own) else _CHARACTER
+    processor = _processor(model)
+    pieces, unk = [processor.id_to_piece(i) for i in range(processor.get_piece_size())], processor.unk_id()
+    if not pieces:
+        raise ValueError("no SentencePiece model: the bytes cannot be parsed, or have no piece")
+    own = {piece for i, piece in enumerate(pieces) if not (processor.is_control(i) or processor.is_unknown(i))}
+    of_words = all(_SPACE_MARK in (piece[:1], piece[-1:]) for piece in own)
+    one_space = processor.normalize("x  x").count(_SPACE_MARK) < 3
 
     @cache
-    def normal(character: str) -> str:
-        """The character after normalisation: empty if dropped, a mark if white space."""
-        return processor.normalize(f"x{character}x").strip(_SPACE_MARK)[1:-1]
+    def shown(character: str) -> str:
+        """A space for white space, and a hole for a dropped character."""
+        normal = processor.normalize(f"x{_SURROGATES.sub('', character)}x").strip(_SPACE_MARK)[1:-1]
+        return " " if normal == _SPACE_MARK else character if normal else _HOLE
 
-    def dropped(text: str, pieces: Sequence[str], spans: np.ndarray) -> np.ndarray:
-        """The characters that no piece has, although they may lie in its span."""
-        spaces = np.flatnonzero([normal(c) == _SPACE_MARK for c in text])
-        first, last = np.searchsorted(spaces, spans).T
-        more = last - first - np.maximum([piece.count(_SPACE_MARK) for piece in pieces], 1)
-        extra = (spaces[m : m + n] for m, n in zip(first, more, strict=True) if n > 0)
-        return np.concatenate([np.flatnonzero([not normal(c) for c in text]), *extra])
+    def encode(text: str) -> list[int]:
+        text = "".join(map(shown, text))
+        if of_words:  # each unknown word is a token
+            return list(chain.from_iterable(processor.encode(text.split())))
+        if one_space:
+            text = re.sub("  +", lambda spaces: _HOLE * (len(spaces[0]) - 1) + " ", text)
+        rest = text.lstrip(_HOLE)
+        found = processor.encode([rest], out_type="offset_mapping")[0]
+        ids, offsets = np.array(found["ids"], np.int64), np.array(found["offsets"], np.int64).reshape(-1, 2)
+        times = np.where(ids == unk, offsets[:, 1] - offsets[:, 0], 1)  # a run of unknown characters is one piece
+        return [unk] * (len(text) - len(rest)) + np.repeat(ids, times).tolist()
 
-    def encode(texts: Sequence[str]) -> list[list[int]]:
-        ids = processor.encode(list(texts))
-        odd = {c for c in set().union(*texts) - set(" \t\r\n") if normal(c) in ("", _SPACE_MARK)}
-        for n, text in enumerate(texts):
-            if unk in ids[n] or re.search(r"\s\s", text) or not odd.isdisjoint(text):
-                found = processor.encode([text], out_type="offset_mapping")[0]
-                spans = np.array(found["offsets"], np.int64).reshape(-1, 2)
-                ids[n] = _covering(text, found["ids"], spans, {unk}, unit, dropped(text, found["pieces"], spans))
-        return ids
-
-    return _foreign(tokens, None if pad < 0 else pad, unk, encode, processor.decode, unit)
-
-
-def _read_huggingface(model: bytes) -> _Codec:
-    """The tokenizer of a `tokenizer.json`, without templates, truncation and dropout."""
-    if importlib.util.find_spec("tokenizers") is None:
-        raise ValueError("a tokenizer.json needs tokenizers: pip install 'jexplicit[tokenizers]'")
-    import tokenizers
-
-    try:
-        described = json.loads(model) | dict.fromkeys(("truncation", "padding", "post_processor"))
-        ids, added = described["model"]["vocab"], described.get("added_tokens") or []
-        if "merges" in described["model"]:  # without an unk token it would drop what it does not know
-            unk = described["model"].get("unk_token") or "<unk>"
-            free = 1 + max([*ids.values(), *(token["id"] for token in added)])
-            ids.setdefault(unk, next((token["id"] for token in added if token["content"] == unk), free))
-            described["model"] |= {"unk_token": unk, "dropout": None}
-        tokenizer: Any = tokenizers.Tokenizer.from_str(json.dumps(described))
-    except Exception as error:  # the library has no exception class
-        raise ValueError(f"no tokenizer.json of Hugging Face's tokenizers ({error})") from error
-    own = tokenizer.get_vocab(with_added_tokens=True)
-    unk = own.get(getattr(tokenizer.model, "unk_token", None) or "<unk>")
-    pad = next((own[name] for name in ("<pad>", "[PAD]", "<|pad|>") if name in own), None)
-    with refuse_errors("a tokenizer.json that cannot encode unknown text", "give its model an unk token"):
-        tokenizer.encode("\ue000")
-    unknown = {unk, pad} - {None}
-    unit = _WORD if type(tokenizer.model).__name__ == "WordLevel" else _CHARACTER
-
-    def encode(texts: Sequence[str]) -> list[list[int]]:
-        found = tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [
-            _covering(text, of_text.ids, of_text.offsets, unknown, unit) for text, of_text in zip(texts, found, strict=True)
-        ]
-
-    tokens = {i: piece for piece, i in own.items()}
-    return _foreign(tokens, pad, unk, encode, lambda ids: tokenizer.decode(ids, skip_special_tokens=False), unit)
-
-
-def _covering(text: str, ids: Any, spans: Any, unknown: set, unit: re.Pattern, dropped: Any = ()) -> list[int]:
-    """Known ids, and -1 for each unit outside of their spans [tokens, 2]."""
-    first, last = np.array(spans, np.int64).reshape(-1, 2).T
-    known = np.array([i not in unknown for i in ids], bool)
-    inside = np.cumsum(np.bincount(first, minlength=len(text) + 1) - np.bincount(last, minlength=len(text) + 1)) > 0
-    covered = inside.tobytes()
-    inside[[n for n, end in (run.span() for run in re.finditer(r"\s+", text)) if b"\1" not in covered[n:end]]] = True
-    lost = (found.start() for m in np.flatnonzero(~known) for found in unit.finditer(text, first[m], last[m]))
-    inside[[*dropped, *lost]] = False
-    following = np.minimum.accumulate(np.where(inside, np.arange(len(inside)), len(text))[::-1])[::-1][first]
-    starts = np.maximum.accumulate(np.where(following < last, following, first)[known])
-    places = np.searchsorted(starts, np.flatnonzero(~inside[:-1]), "right")
-    return np.insert(np.array(ids, np.int64)[known], places, -1).tolist()
+    return _foreign(pieces, processor.pad_id(), unk, encode, processor.decode, _WORD if of_words else _CHARACTER)
 
 
 def _read_words(model: bytes) -> _Codec:
@@ -437,10 +379,10 @@ def _read_words(model: bytes) -> _Codec:
     words = [*(model.decode().split("\n") if model else []), "⁇"]
     own, unknown = {word: i for i, word in enumerate(words[:-1])}, len(words) - 1
 
-    def encode(texts: Sequence[str]) -> list[list[int]]:
-        return [[own.get(word, unknown) for word in re.findall(r"[^ \t\r\n]+", text)] for text in texts]
+    def encode(text: str) -> list[int]:
+        return [own.get(word, unknown) for word in re.findall(r"[^ \t\r\n]+", text)]
 
-    return _foreign(dict(enumerate(words)), None, unknown, encode, lambda ids: " ".join(words[i] for i in ids), _WORD)
+    return _foreign(words, -1, unknown, encode, lambda ids: " ".join(words[i] for i in ids), _WORD)
 
 
 def _unescape(text: str) -> str:

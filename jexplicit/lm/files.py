@@ -22,7 +22,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 from scipy.sparse import issparse
 
-from jexplicit.counts.pairs import Counts, SparseCounts, sparse_table
+from jexplicit.counts import Counts, SparseCounts, sparse_table
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.counted.contexts import Context
 from jexplicit.lm.counted.model import COUNTED, CountedModel
@@ -30,9 +30,18 @@ from jexplicit.lm.evaluation import AnyModel, Combination, CombinationState
 from jexplicit.lm.layers import explicit_language_model
 from jexplicit.lm.model import LanguageModel, NetworkRows, SequenceRows, Sparse, State, TokenTables, is_token_model
 from jexplicit.lm.ngram import BackOffChain, Children, bigram_model, unigram_model
-from jexplicit.runs.bounds import is_of
-from jexplicit.runs.files import file_inside, is_measured, local_path, parse_json, plain, read_config, read_rows, write_whole
-from jexplicit.runs.loop import is_checkpoint, load_checkpoint, save_checkpoint
+from jexplicit.runs.devices import is_checkpoint, load_checkpoint, save_checkpoint
+from jexplicit.runs.files import (
+    file_inside,
+    is_measured,
+    is_of,
+    local_path,
+    parse_json,
+    plain,
+    read_config,
+    read_rows,
+    write_whole,
+)
 
 # Methods that counts alone serve: solved again from those of a run, of text in shards, and by several processes.
 FROM_COUNTS = ("unigram", "bigram", "explicit")

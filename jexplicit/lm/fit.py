@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.data.contexts import PAD, contexts
-from jexplicit.data.corpora import Corpus, Unit, read_documents
-from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
+from jexplicit.data.streams import contexts
+from jexplicit.data.text import Corpus, Unit, read_documents
+from jexplicit.data.tokenizers import KINDS, PAD, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, GATES, STAGES, contexts_name, fit_counted
 from jexplicit.lm.layers import explicit_language_model, fit_log_linear, target_counts, with_targets
@@ -26,11 +26,8 @@ from jexplicit.lm.names import Features, History, Method
 from jexplicit.lm.ngram import bigram_model, smoothed_ngrams, unigram_model
 from jexplicit.lm.text_model import TextModel
 from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch
-from jexplicit.runs.bounds import PositiveInt, find_bounds, is_of
-from jexplicit.runs.checks import check_seed
-from jexplicit.runs.devices import check_threads
-from jexplicit.runs.files import host_bytes
-from jexplicit.runs.loop import as_json
+from jexplicit.runs.devices import as_json, check_seed, check_threads
+from jexplicit.runs.files import PositiveInt, find_bounds, host_bytes, is_of
 from jexplicit.solvers.explicit import fit_delta
 
 METHODS = get_args(Method)
@@ -111,9 +108,9 @@ def fit(
             score of a text depends on the texts before it.
         features, radius: `sum` or `cat` (default) of so many context tokens (default 1), for the methods that take them.
         tokenizer: `bpe`, `word` or `char`, trained on the texts; or a tokenizer, or where one lies (a run folder, a
-            SentencePiece model, a `tokenizer.json`).
+            SentencePiece model).
         vocab_size: token ids of a trained tokenizer; default 4098, or every character.
-        field, documents: how files are read, see `jexplicit.data.corpora.read_documents`.
+        field, documents: how files are read, see `jexplicit.data.text.read_documents`.
         watch: progress, events, checkpoints, and the dev stream that stops training; default, none, and a held-out part of the
             texts.
         options: of the method, see `jexplicit.lm.fit.OPTIONS` and `jexplicit.lm.Options`: smoothing, sweeps, seed, ...

@@ -13,15 +13,13 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer
 from scipy.sparse import csr_array, issparse
 
-from jexplicit.counts.pairs import Counts, counted_radius
-from jexplicit.counts.tables import SparseCounts, merge_offsets
-from jexplicit.data.contexts import PAD, contexts
-from jexplicit.data.tokenizers import Progress
+from jexplicit.counts import Counts, SparseCounts, counted_radius, merge_offsets
+from jexplicit.data.streams import contexts
+from jexplicit.data.tokenizers import PAD, Progress
 from jexplicit.lm.model import LanguageModel, Sparse, draw_sample, map_contexts, sparse_rows, token_model
 from jexplicit.lm.names import Features, Smoothing
 from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch
-from jexplicit.runs.checks import as_float, checked
-from jexplicit.runs.devices import full_precision
+from jexplicit.runs.devices import as_float, checked, full_precision
 from jexplicit.solvers.explicit import explicit_solution
 
 _attention_power = 4  # of the information, in the weights of Sum's shared table: lower ones blur the nearest offset
@@ -188,7 +186,7 @@ def explicit_language_model(
     """A single-layer language model in closed form: counts, F, U, then Ũ.
 
     Args:
-        counts: C_1 .. C_K' of jexplicit.counts.pairs.count; of sparse ones tables are sparse, and probabilities are the same.
+        counts: C_1 .. C_K' of jexplicit.counts.count; of sparse ones tables are sparse, and probabilities are the same.
         features: "sum" (one table for all offsets) or "cat" (a table per offset); the same at K = 1.
         noise: the paper's noise model; without it a pair that never occurred has the logit -inf, and tables are dense.
 
@@ -196,7 +194,7 @@ def explicit_language_model(
         ValueError: a radius that was not counted; other features than the two.
 
     Example:
-        >>> from jexplicit.counts.pairs import count
+        >>> from jexplicit.counts import count
         >>> model = explicit_language_model(count(np.array([0, 1, 2, 1, 0]), radius=2, vocab_size=3), features="cat")
         >>> model.radius, model.vocab_size
         (2, 3)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from jexplicit.runs.bounds import Bounds, NonNegativeFloat, PositiveFloat, PositiveInt
+from jexplicit.runs.files import Bounds, NonNegativeFloat, PositiveFloat, PositiveInt
 
 Features = Literal["sum", "cat"]
 History = str  # none, document, window:W, all, adaptive or adaptive:document; see jexplicit.lm.counted.contexts.window_of

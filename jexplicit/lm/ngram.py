@@ -19,11 +19,18 @@ import numpy as np
 from jaxtyping import Array, Int, Integer
 from scipy.sparse import csr_array
 
-from jexplicit.counts.pairs import ContextLevel, Counts, count_contexts, counted_radius, quotient_and_rest, starts_of, sum_runs
-from jexplicit.counts.tables import SparseCounts
-from jexplicit.data.contexts import PAD
-from jexplicit.data.inputs import file_lines
-from jexplicit.data.tokenizers import UNK_ID, Tokenizer
+from jexplicit.counts import (
+    ContextLevel,
+    Counts,
+    SparseCounts,
+    count_contexts,
+    counted_radius,
+    quotient_and_rest,
+    starts_of,
+    sum_runs,
+)
+from jexplicit.data.text import file_lines
+from jexplicit.data.tokenizers import PAD, UNK_ID, Tokenizer
 from jexplicit.lm.layers import counts_of_counts, discounts_of, target_counts, unigram, with_targets
 from jexplicit.lm.model import LanguageModel, Sparse, TableRows, find_entry, map_contexts, pytree, sparse_rows
 from jexplicit.runs.files import local_path, write_whole

@@ -8,16 +8,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jexplicit.data.contexts import PAD
-from jexplicit.data.inputs import input_head, is_compressed, is_input, is_pipe, refuse_other_formats
-from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
+from jexplicit.data.text import is_compressed, is_input, is_pipe, read_input, refuse_other_formats
+from jexplicit.data.tokenizers import PAD, Progress, Tokenizer, encode_documents
 from jexplicit.lm.attribution import Attribution, explain
 from jexplicit.lm.evaluation import AnyModel, evaluate, score
 from jexplicit.lm.files import check_sizes, model_rows, read_model_file, row_model, save_model
 from jexplicit.lm.generation import generate_text, next_token, prompt_ids
 from jexplicit.lm.model import read_text
 from jexplicit.lm.ngram import is_arpa, read_arpa, write_arpa
-from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.devices import key_of_seed
 from jexplicit.runs.files import local_path, read_command
 
 
@@ -156,7 +155,7 @@ def load_model(
 
 def _load_file(path: Path) -> TextModel:
     """The model of a file of `TextModel.save`, or of any ARPA file."""
-    refuse_other_formats(path, head := input_head(path))
+    refuse_other_formats(path, head := read_input(path, 512))
     if head[8:10] != b'{"' and (is_arpa(path) or b"\\data\\" in head):
         model, tokenizer = read_arpa(path)
         return TextModel(model, tokenizer, {"method": "ngram", "features": "none", "radius": model.radius, "history": "none"})

@@ -16,8 +16,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.counts.tables import Counts, merge_offsets
-from jexplicit.data.contexts import contexts, distinct_contexts, pad_to
+from jexplicit.counts import Counts, merge_offsets
+from jexplicit.data.streams import contexts, distinct_contexts, pad_to
 from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.layers import (
     Noise,
@@ -39,8 +39,7 @@ from jexplicit.lm.model import LanguageModel, map_contexts
 from jexplicit.lm.names import Features
 from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch, written_for
 from jexplicit.nn.training import adagrad, train
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import AXIS, check_memory, full_precision, on_cpu
+from jexplicit.runs.devices import AXIS, check_memory, full_precision, key_of_seed, on_cpu
 from jexplicit.solvers.explicit import closeness
 from jexplicit.solvers.sweeps import run_sweeps
 

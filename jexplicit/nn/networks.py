@@ -1,12 +1,11 @@
-"""Networks in flax, their training steps, and studies of them: hidden layers, autoencoders.
+"""Networks in flax, their training steps, and studies of autoencoders.
 
-A hidden layer is `z = W x + b`, or `z = norm(W x)`, and `a = dropout(φ(z))`, or residual `a = x + dropout(φ(z))`; a network
-`f(x) = W⁽ᴸ⁾ φ(W⁽ᴸ⁻¹⁾ φ(... φ(W⁽¹⁾ x)))`.
+A hidden layer is `z = W x + b`, or `z = norm(W x)`, and `a = dropout(φ(z))`, or residual `a = x + dropout(φ(z))`.
 """
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -20,8 +19,7 @@ from jaxtyping import Array, Bool, Float
 
 from jexplicit.nn.names import Activation, Direct, InitializerName, NormName, look_up
 from jexplicit.nn.training import Objective, TrainingResult, train
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import full_precision, replicate
+from jexplicit.runs.devices import full_precision, key_of_seed, replicate
 
 ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], float]] = {  # φ, and its gain g: a ReLU drops half of its input
     "relu": (jax.nn.relu, math.sqrt(2)),
@@ -48,8 +46,7 @@ def initializer(name: str, activation: str) -> Callable[..., Array]:
     """Random weights that preserve the scale of activations, `(key, shape, dtype) -> W`.
 
     Var[W] of glorot: `g² 2/(n_in + n_out)`, he: `g²/n_in`, backward: `g²/n_out`, with the gain g of the activation; fan_in:
-    1/(3 n_in), U(±1/√n_in), too small; standard: c/n_in with `c E[φ(z)²] = 1` for z ~ N(0, 1). With `zeros`, a network of two
-    or more layers without biases never trains: every gradient has a factor of zero.
+    1/(3 n_in), U(±1/√n_in), too small; standard: c/n_in with `c E[φ(z)²] = 1` for z ~ N(0, 1).
 
     Source: Glorot & Bengio 2010; He et al. 2015; Radhakrishnan 2024, Lemma 1.
     """
@@ -96,7 +93,7 @@ class _Layers(nn.Module, kw_only=True):
 
 
 class Hidden(_Layers):
-    """A hidden layer `a = φ(norm(W x + b))`, which sows z into `intermediates`."""
+    """A hidden layer `a = φ(norm(W x + b))`."""
 
     width: int
     activation: Activation
@@ -112,8 +109,7 @@ class Hidden(_Layers):
             "layer": lambda: nn.LayerNorm(param_dtype=self.dtype),
             "group": lambda: nn.GroupNorm(math.gcd(8, self.width), param_dtype=self.dtype),
         }
-        z = self.perturb("z", look_up("norm", norms, self.norm)()(z))
-        self.sow("intermediates", "z", z)
+        z = look_up("norm", norms, self.norm)()(z)
         a = nn.Dropout(self.dropout, deterministic=not train)(activation(self.activation)(z))
         return x + a if self.residual and x.shape == a.shape else a
 
@@ -121,17 +117,12 @@ class Hidden(_Layers):
 class FullyConnected(_Layers):
     """A network of any depth, `W⁽ᴸ⁾ φ(... φ(W⁽¹⁾ x))`, [B, D] -> [B, N].
 
-    hidden: widths of the hidden layers; none for a linear model.
-    outputs: N.
-    activation: φ of the hidden layers.
-    bias: whether layers have biases.
-    norm: before each nonlinearity, with a learned scale and shift per unit. batch: over the batch in training, running averages
-        in inference (Ioffe & Szegedy 2015). layer: of an example over all units (Ba, Kiros & Hinton 2016). group: of an example
-        over each of gcd(8, width) groups of units (Wu & He 2018).
+    hidden: widths of the hidden layers; none for a linear model. outputs: N.
+    norm: before each nonlinearity, with a learned scale and shift per unit: over the batch (running averages in inference), of
+        an example over all units (layer), or over each of gcd(8, width) groups of units.
     residual: hidden layers of equal input and output width add their input to their output.
-    dropout: share of hidden outputs set to 0 at random in training, the others scaled by 1/(1 - share).
-    weights: initializer of the weights; biases start at 0. weight_scale, output_scale: factors on the random weights of the
-        hidden layers and of the last one; small values of the latter give a first softmax loss near log N.
+    dropout: share of hidden outputs set to 0 at random in training.
+    weight_scale, output_scale: factors on the random weights of the hidden layers and of the last one.
     """
 
     hidden: Sequence[int]
@@ -152,13 +143,9 @@ class MLPLanguageModel(_Layers):
 
         x = (C[x_1], ..., C[x_K]),    logits = b + W x + U tanh(d + H x)
 
-    vocab_size: N.
-    embedding: dimension of the embeddings C, initialised to N(0, 1).
-    hidden: widths of the hidden layers.
-    direct: the direct connection W, initialised to 0. embedding: from the embeddings, as in the paper. tokens: from the one-hot
-        tokens, a table [N, N] per offset: the softmax layer with an explicit solution. none: absent, as in the paper's best
-        models.
-    other options: as in FullyConnected.
+    vocab_size: N. embedding: dimension of the embeddings C, initialised to N(0, 1). Others are those of FullyConnected.
+    direct: the connection W, initialised to 0, from the embeddings, as in the paper, or from the one-hot tokens: a table [N, N]
+        per offset, the softmax layer with an explicit solution.
 
     Source: Bengio et al. 2003, Eq. 1.
     """
@@ -211,11 +198,8 @@ class ConvolutionalNetwork(nn.Module):
         stage    z = BatchNorm(W * x);  a = maxpool(relu(z)),  W of 3 x 3 pixels, pools of 2 x 2
         f(x) = W⁽ᴸ⁾ relu(W dropout(stages of x))
 
-    shape: height and width of an image.
-    outputs: N.
-    channels: filters of each stage; every stage halves height and width, which must be at least 2 to the number of stages.
-    hidden: units of the layer before the last one.
-    dropout: share of its inputs set to 0 at random in training.
+    shape: height and width of an image, which every stage halves. channels: filters of each stage.
+    hidden: units of the layer before the last one, with dropout of its inputs.
 
     Source: LeCun et al. 1998; BatchNorm: Ioffe & Szegedy 2015.
     """
@@ -240,10 +224,7 @@ class ConvolutionalNetwork(nn.Module):
 
 
 def init_variables(model: nn.Module, key: Array, inputs: Any) -> dict[str, Any]:
-    """Initial parameters, and running statistics of BatchNorm (empty without it): `{"params": ..., "batch_stats": ...}`.
-
-    Only shape and dtype of `inputs` matter, [B, D] features or [B, K] token ids.
-    """
+    """`{"params": ..., "batch_stats": ...}` for inputs of a shape, the latter of BatchNorm."""
     if 0 in inputs.shape:
         raise ValueError(f"inputs of shape {inputs.shape}: a network needs at least one example and one feature")
     variables = jax.jit(model.init)(key, jnp.asarray(inputs))
@@ -282,10 +263,7 @@ def variables_of(state: NetworkState) -> dict[str, Any]:
 def network_step(
     model: nn.Module, objective: Objective, optimizer: optax.GradientTransformation, *, seed: int | Array = 0
 ) -> Callable[[NetworkState, tuple[Any, Any]], tuple[NetworkState, Array]]:
-    """The pure step `(state, (X, Y)) -> (state, summed loss)` of training.
-
-    seed: of dropout, whose masks depend on (seed, step) only; or a random key.
-    """
+    """The pure step `(state, (X, Y)) -> (state, summed loss)` of training."""
 
     def mean_loss(params: Any, statistics: Any, batch: tuple[Any, Any], steps: Array) -> tuple[Array, Any]:
         X, Y = batch
@@ -323,10 +301,7 @@ def train_network(
     mesh: Mesh | None = None,
     **options: Any,
 ) -> TrainingResult:
-    """`train` a network, and keep the variables of the best epoch.
-
-    mesh: devices that all have the state. options: of `train`; the seed is that of dropout, too.
-    """
+    """`train` a network on all devices; the variables of the best epoch."""
     state, step = initial_state(variables, optimizer), training_step(model, objective, optimizer, seed=options.get("seed", 0))
     return train(replicate(state, mesh) if mesh else state, step, batch, evaluate, params=variables_of, **options)
 
@@ -358,29 +333,8 @@ def scorer(model: nn.Module, objective: Objective, *, chunk: int = 4096) -> Call
     return score
 
 
-def hidden_layers(
-    model: nn.Module, variables: Mapping[str, Any], objective: Objective, X: Any, Y: Any
-) -> dict[str, tuple[Float[Array, "B width"], Float[Array, "B width"]]]:
-    """Pre-activations z and gradients of mean J of every hidden layer, in training."""
-    X, Y, key = jnp.asarray(X), jnp.asarray(Y), jax.random.key(0)
-    shapes = jax.eval_shape(model.init, key, X).get("perturbations", {})
-
-    def mean_loss(perturbations: Any) -> tuple[Array, Any]:
-        read, kept = {**variables, "perturbations": perturbations}, ["intermediates", "batch_stats"]
-        z, seen = model.apply(read, X, train=True, mutable=kept, rngs={"dropout": key})
-        return objective(z, Y).mean(), seen.get("intermediates", {})
-
-    gradients, seen = jax.jit(jax.grad(mean_loss, has_aux=True))(jax.tree.map(lambda z: jnp.zeros(z.shape, z.dtype), shapes))
-    name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
-    flat, by_z = ({name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)} for tree in (seen, gradients))
-    layers = {path.removesuffix("/z/0"): z for path, z in flat.items() if path.endswith("/z/0")}  # flax sows tuples
-    return {path.removeprefix("network/"): (z, by_z[f"{path}/z"]) for path, z in layers.items()}
-
-
 def linear_autoencoder(X: Float[Array, "M D"], k: int) -> Callable[[Float[Array, "... D"]], Float[Array, "... D"]]:
     """The linear autoencoder of lowest squared error, `f(x) = V_k V_kᵀ x`.
-
-    V_k: the first k right singular vectors of X; of centred X, the principal components.
 
     Source: Eckart & Young 1936; Baldi & Hornik 1989.
     """
@@ -406,10 +360,7 @@ def anomaly_auc(normal: Float[Array, " M"], anomalous: Float[Array, " T"]) -> fl
 
 
 def contraction(f: Callable[[Array], Array], X: Float[Array, "M D"]) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, " M"]]:
-    """Largest singular values and spectral radii of a map's Jacobians at M points.
-
-    Below a radius of 1 a fixed point attracts (Radhakrishnan, Belkin & Uhler 2020).
-    """
+    """Largest singular values and spectral radii of a map's Jacobians at M points."""
     J = np.asarray(jax.jit(lambda X: jax.lax.map(jax.jacrev(f), X))(X), np.float64)
     return np.linalg.norm(J, ord=2, axis=(1, 2)), np.abs(np.linalg.eigvals(J)).max(axis=1)
 

@@ -1,7 +1,6 @@
-"""Transformers: language models of whole windows, [B, T] -> [B, T, N] logits.
+"""Transformers on windows, [B, T] -> [B, T, N] logits.
 
-A position attends to the positions before it and to itself, from the last `<pad>` on: a document does not see the one before.
-Source: Vaswani et al. 2017; normalisation first as in Radford et al. 2019; rotary positions as in Su et al. 2021.
+A position attends to itself and its document before it. Vaswani et al. 2017; Radford et al. 2019; Su et al. 2021.
 """
 
 import functools
@@ -16,7 +15,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Integer
 
-from jexplicit.data.contexts import PAD
+from jexplicit.data.streams import PAD
 from jexplicit.nn.training import Order, epoch_order, shorter_epochs
 from jexplicit.runs.devices import AXIS, default_mesh, replicate
 
@@ -24,10 +23,9 @@ _logits_per_call = 1 << 24  # of a device
 
 
 def window_order(length: int, window: int, windows: int) -> Order:
-    """The starts of the windows of an epoch: `(seed, epoch) -> starts`.
+    """The starts of the windows of an epoch, `(seed, epoch) -> starts`.
 
-    A pass over the text takes every window once, in random order, from another first token. An epoch is a part of a pass, or
-    several. A text shorter than two windows is refused.
+    A pass over the text takes every window once, in random order, from another first token; an epoch is a part or several.
     """
     whole = (length - 1) // window - 1
     if whole < 1:
@@ -57,10 +55,7 @@ def window_batch(
 
 
 def sequence_loss(eos: bool) -> Callable[[Array, Array], Array]:
-    """`(z [B, T, N], Y [B, T]) -> [B]`, the mean loss by window.
-
-    eos: whether the `<pad>` after a document is predicted.
-    """
+    """The mean loss by window, `(z [B, T, N], Y [B, T]) -> [B]`."""
 
     def loss(z: Float[Array, "B T N"], Y: Int[Array, "B T"]) -> Float[Array, " B"]:
         own = optax.softmax_cross_entropy_with_integer_labels(z, Y)
@@ -86,11 +81,8 @@ def stream_log_probabilities(
 ) -> Float[np.ndarray, " L_minus_1"]:
     """`log p` of every token of a stream but its first.
 
-    The text is read in windows of W tokens that begin every `stride` tokens, and each predicts the tokens that the one before
-    did not reach: a prediction sees at least W - stride + 1 tokens, or its document from the start.
-
-    network: [B, T] token ids -> [B, T, N] logits; causal. stream: [L] token ids. shape: window W; stride, 1 .. W, else a
-    ValueError; mesh of devices to share the windows; progress, called with (done, in all).
+    Windows of W tokens begin every `stride` tokens; each predicts the tokens that the one before did not reach: a prediction
+    sees at least W - stride + 1 tokens, or its document from the start. shape: window, stride, mesh, progress.
     """
     return _of_windows(_log_p, network, variables, stream, np.arange(1, len(stream)), **shape)
 
@@ -156,10 +148,9 @@ class Transformer(nn.Module, kw_only=True):
         a layer     x += W_o softmax(q kᵀ/√h) v,  with q, k, v = W LN(x);   x += W₂ gelu(W₁ LN(x))
         logits      z = E LN(x)
 
-    vocab_size: N. width: d, a multiple of heads. layers: L. heads: H; with rotary positions, d/H is even.
-    window: W, the most tokens that learned positions reach; T <= W.
+    vocab_size: N. width: d, a multiple of heads. heads: H; with rotary positions, d/H is even. window: W, the largest T.
     dropout: share of the outputs of every layer and of the embeddings that training sets to 0 at random.
-    tied: whether the output weights are the embeddings E. positions: rotary, or a learned vector for each place in the window.
+    tied: whether the output weights are the embeddings E.
     precision: of the products, such as bfloat16; parameters, normalisation and logits have at least float32.
     """
 
@@ -247,14 +238,10 @@ _gain = 4.0  # logit of a token that followed every time
 
 
 def induction_start(network: Transformer, variables: dict[str, Any], *, seed: int = 0) -> dict[str, Any]:
-    """An induction circuit: a previous-token head, and a head that copies.
+    """An induction circuit: a head for the token before, and a head that copies.
 
-    The embeddings, the positions and the output weights span three of four spaces of m dimensions: the token, its place, and
-    what is copied; the fourth has the token before. The tokens' directions are orthogonal where N <= m, and else random. All
-    other branches of both layers start at 0.
-
-    network: of two layers or more, 16 dimensions or more, 4 in a head, with learned positions and output weights of their own;
-    any other is a ValueError.
+    Token, place, token before and copied token have a space of m dimensions each; directions of tokens are orthogonal where
+    N <= m, and else random.
     """
     d, H, N = network.width, network.heads, network.vocab_size
     h, rng, params = d // H, np.random.default_rng(seed), variables["params"]
@@ -284,11 +271,7 @@ def induction_start(network: Transformer, variables: dict[str, Any], *, seed: in
 
 
 def _layer(layer: dict[str, Any], H: int, spaces: Any, score: float, unit: float) -> dict[str, Any]:
-    """A layer with one copying head; its other branches are 0.
-
-    H: heads. spaces: [d, m] of query, key, value and output.
-    score: of a key equal to the query, above one that is orthogonal. unit: what is 1 before LayerNorm divides it, after it.
-    """
+    """A layer with one copying head, from spaces of query, key, value, output."""
     query, key, value, out = spaces
     (d, m), h = query.shape, len(query) // H
     qkv = np.array(layer["qkv"]["kernel"]).reshape(d, 3, H, h)

@@ -1,8 +1,4 @@
-"""One training loop for every network, the order of examples, optimisers and losses.
-
-The order of the data depends on (seed, epoch) only, so that an interrupted run resumes from its last checkpoint with the same
-batches, and has the result of an uninterrupted one bit for bit.
-"""
+"""One training loop for every network, the order of examples, optimisers and losses."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -15,16 +11,13 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from jexplicit.nn.names import look_up
-from jexplicit.runs.loop import Entry, History, iterate
+from jexplicit.runs.devices import Entry, History, iterate
 
 Rate = float | jax.Array | optax.Schedule
 
 
 def adagrad(rate: Rate, *, accumulator: float = 0.0, eps: float = 1e-30) -> optax.GradientTransformation:
-    """Adagrad from G = 0: `G += g²; W -= η g/√(G + ε)`.
-
-    ε is far below any g² and only prevents 0/0; optax has 1e-7.
-    """
+    """Adagrad from G = 0, with a smaller ε than optax's."""
     return optax.adagrad(rate, initial_accumulator_value=accumulator, eps=eps)
 
 
@@ -60,8 +53,7 @@ def make_optimizer(name: str, rate: Rate, *, weight_decay: float = 0.02) -> opta
         nadam       adam with Nesterov momentum
         adamw       adam, and W -= η λ W (Loshchilov & Hutter 2019)
 
-    rate: η, a number (possibly traced, so that a grid of rates can be vmapped) or a schedule (see `make_schedule`).
-    weight_decay: λ of adamw.
+    rate: η, a number, also traced, or a schedule. weight_decay: λ of adamw.
     """
     options = {"weight_decay": weight_decay} if name == "adamw" else {}
     return look_up("optimizer", _optimizers, name)(rate, **options)
@@ -112,11 +104,7 @@ _steps_between_checks = 16  # of the losses; a check waits for the device
 
 
 class TrainingResult(NamedTuple):
-    """The result of `train`.
-
-    params: of the epoch with the lowest dev loss, `best_epoch`; the initial parameters count as epoch 0.
-    history: by epoch, from 0: `epoch`, `dev_loss`, `seconds` and `cpu_seconds` since the start; `train_loss` from epoch 1.
-    """
+    """Parameters of the epoch with the lowest dev loss, and the losses by epoch."""
 
     params: Any
     best_epoch: int
@@ -159,19 +147,13 @@ def train(
 ) -> TrainingResult:
     """Train by mini-batches, and keep the parameters of the best epoch.
 
-    Args:
-        state: pytree of arrays: parameters, optimiser state, and any other state of a step. It is donated.
-        step: compiled `(state, batch) -> (state, loss)`, with the loss summed over the batch, in nats.
-        batch: the batch of given example indices; the last batch of an epoch may be smaller.
-        evaluate: dev loss of parameters, nats per position. params: extracts the parameters from a state.
-        order: `(seed, epoch) -> size example indices`, pure; default: every example once.
-        patience: stop after this many epochs without a lower dev loss; default: never.
-        checkpoints, checkpoint_seconds, known: as in `jexplicit.runs.loop`.
-        progress: called with (examples done, total examples).
-
-    Raises:
-        FloatingPointError: a loss that is not finite, with its epoch and step.
-        ValueError: a batch size or number of epochs below 1, an order of the wrong length, or a checkpoint of another model.
+    state: pytree of arrays: parameters, optimiser state, and any other state of a step. It is donated.
+    step: compiled `(state, batch) -> (state, loss)`, with the loss summed over the batch, in nats.
+    batch: the batch of given example indices; the last batch of an epoch may be smaller.
+    evaluate: dev loss of parameters. params: extracts the parameters from a state.
+    order: `(seed, epoch) -> size example indices`, pure; default: every example once.
+    patience: stop after this many epochs without a lower dev loss; default: never.
+    checkpoints, checkpoint_seconds, known: of `jexplicit.runs.devices.iterate`. progress: called with (done, total examples).
     """
     if batch_size < 1 or epochs < 1 or size < 1:
         raise ValueError(f"batch size {batch_size}, epochs {epochs}, {size} examples: all must be at least 1")

@@ -1,25 +1,32 @@
-"""Devices as one mesh axis over which data is split, and several processes.
+"""Devices and processes as one mesh axis, checks, the loop and its checkpoints.
 
-Positions are split over the processes first, then over a process's devices. All processes call `barrier`,
-`..._across_processes` and `..._over_processes`, or none; a single process gets its argument back.
+Of several processes all call `barrier`, `iterate`, `..._across_processes` and `..._over_processes`, or none.
 """
 
 import contextlib
 import functools
 import hashlib
 import itertools
+import json
 import os
+import re
+import shutil
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax._src import xla_bridge  # JAX has no public name for whether it runs
+from jax.core import Tracer
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
 
-from jexplicit.runs.files import host_bytes, local_path, refuse_errors
+from jexplicit.runs.files import host_bytes, local_path, plain, refuse_errors
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -43,8 +50,7 @@ def check_threads() -> None:
         )
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=lambda: threads_lost.extend([True] * bool(xla_bridge._backends)))
+os.register_at_fork(after_in_child=lambda: threads_lost.extend([True] * bool(xla_bridge._backends)))
 
 
 def data_mesh(devices: int | None = None) -> Mesh:
@@ -86,10 +92,7 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 def map_rows(
     f: Callable[[Any], Any], xs: Any, mesh: Mesh | None = None, *, cpu: int | None = None, elsewhere: int | None = None
 ) -> Any:
-    """f of all rows: `cpu` (one) at a time there, `elsewhere` (all) elsewhere.
-
-    mesh: where it runs; default, the platform of compilation, for which f is traced twice.
-    """
+    """f of all rows: `cpu` (one) at a time there, `elsewhere` (all) elsewhere."""
     few = functools.partial(jax.lax.map, f, batch_size=cpu)
     many = functools.partial(jax.lax.map, f, batch_size=elsewhere) if elsewhere else jax.vmap(f)
     if mesh is not None:
@@ -137,14 +140,10 @@ def check_memory(mesh: Mesh, bytes_per_device: int, what: str) -> None:
 
 
 def within_memory(mesh: Mesh, budget: int, table_bytes: int, offsets: int) -> Mesh:
-    """A mesh of as many devices as the memory budget allows.
-
-    Counting K offsets into tables of T bytes on D devices takes (D + 1 + 2/K) T bytes beside the runtime: the devices' tables,
-    their sum, and one offset of it in 8-byte integers.
-    """
+    """A mesh of as many devices as the memory budget allows."""
     if not on_cpu(mesh):
         return mesh
-    host = RUNTIME_BYTES + table_bytes + 2 * table_bytes // offsets
+    host = RUNTIME_BYTES + table_bytes + 2 * table_bytes // offsets  # the sum of all devices, one offset in 8-byte integers
     devices = min(mesh.size, (budget - host) // table_bytes)
     if devices < 1:
         raise ValueError(
@@ -155,17 +154,13 @@ def within_memory(mesh: Mesh, budget: int, table_bytes: int, offsets: int) -> Me
 
 
 AUTOMATIC = "auto"
-_heartbeat_seconds = 30  # after the death of a process the others end
 _longest_wait_seconds = 7 * 24 * 3600  # for the work of another process; its death is detected by the heartbeat
 _waits = itertools.count()
 _cells_per_exchange = 1 << 24
 
 
 def join(coordinator: str, num_processes: int | None, process_id: int | None, *, seconds: int = 60) -> None:
-    """Join the other processes of a run, before JAX's first computation, within some seconds.
-
-    coordinator: HOST:PORT of process 0, any free port; "auto" if JAX detects it (SLURM, TPU pods, Open MPI, ...).
-    """
+    """Join the other processes at HOST:PORT of process 0, or "auto", before JAX computes."""
     check_process(coordinator, num_processes, process_id)
     late = threading.Timer(seconds, _give_up, (coordinator, num_processes, process_id, seconds))
     late.start()
@@ -173,7 +168,7 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None, *,
         jax.distributed.initialize(
             *((None, None, None) if coordinator == AUTOMATIC else (coordinator, num_processes, process_id)),
             initialization_timeout=seconds + 30,  # JAX aborts the process; `late` ends it earlier, with a message
-            heartbeat_timeout_seconds=_heartbeat_seconds,
+            heartbeat_timeout_seconds=30,  # after the death of a process the others end
             shutdown_timeout_seconds=_longest_wait_seconds,  # the first process writes the report after the others
         )
         jax.devices()  # waits until every process has reported its devices
@@ -291,3 +286,228 @@ def _give_up(coordinator: str, num_processes: int | None, process_id: int | None
     remedy = "Process 0 must run on that host, with the port open to the others; start each id from 0 once, all with the same "
     console.print(f"[bold red]error:[/] {late}. {remedy}--num-processes, or raise --join-seconds.", soft_wrap=True)
     os._exit(2)
+
+
+def check_key(key: Any) -> None:
+    """Refuse a random key that is not an array."""
+    if not hasattr(key, "dtype"):
+        raise ValueError(f"random key {key!r}: pass jax.random.key({key if isinstance(key, int) else 0})")
+
+
+def check_seed(seed: Any) -> None:
+    """Refuse a seed that is no whole number 0 .. 2^63 - 1."""
+    if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed {seed!r}: use a whole number from 0 to 2^63 - 1")
+
+
+def key_of_seed(seed: int | np.integer | Array) -> Array:
+    """The random key of a seed below 2^63; a key stays itself."""
+    if isinstance(seed, Array):
+        return jax.random.key(seed) if seed.ndim == 0 and jnp.issubdtype(seed.dtype, jnp.integer) else seed
+    check_seed(seed)
+    check_threads()
+    high, low = divmod(int(seed), 2**32)
+    return jax.random.fold_in(jax.random.key(low), high) if high else jax.random.key(low)
+
+
+def is_concrete(*trees: Any) -> bool:
+    """Whether all arrays of some pytrees are concrete."""
+    return not any(isinstance(leaf, Tracer) for leaf in (_zero(), *jax.tree.leaves(trees)))
+
+
+@jax.jit
+def _zero() -> Array:
+    """A number that is traced under jit, whatever the arguments are."""
+    return jnp.zeros(())
+
+
+def as_float(x: Any) -> Array:
+    """An array in floats that sum without wrapping or stalling."""
+    x = jnp.asarray(x)
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        return x if x.dtype.itemsize >= 4 else x.astype(jnp.float32)
+    return x.astype(jnp.zeros(()).dtype)
+
+
+def check_labels_of(labels: Any, shape: tuple[int, ...]) -> None:
+    """Refuse labels that are not M integers 0 .. N - 1."""
+    M, N = shape
+    if jnp.shape(labels) != (M,):
+        remedy = "give one number each (of one-hot rows, Y.argmax(axis=1))"
+        raise ValueError(f"labels {jnp.shape(labels)} for {M} examples: {remedy}")
+    if is_concrete(labels):
+        known = np.asarray(labels)
+        wrong = ~((known >= 0) & (known < N) & (known % 1 == 0))
+        if wrong.any():
+            raise ValueError(f"label {known[wrong][0]} for {N} outputs: labels are the numbers 0 .. {N - 1}; renumber them")
+
+
+def checked(
+    before: Callable[..., Any] | None = None,
+    after: Callable[..., Any] | None = None,
+    *,
+    fine: Callable[..., Any] | None = None,
+    static: Sequence[str] = (),
+) -> Callable[[Any], Any]:
+    """A decorator: the function under `jax.jit`, and checks of concrete values outside of it.
+
+    before, after: called with the arguments, or the result and the arguments; raise ValueError.
+    fine: a pure function, compiled into the same program: `before` is called for arguments that it does not allow.
+    """
+
+    def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
+        compiled = jax.jit(f, static_argnames=static)
+
+        @functools.partial(jax.jit, static_argnames=static)
+        @functools.wraps(f)
+        def judged(*args: Any, **kwargs: Any) -> Any:
+            return f(*args, **kwargs), cast(Any, fine)(*args, **kwargs)
+
+        @functools.wraps(f)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            check_threads()
+            known = is_concrete(args, kwargs)
+            if not known or not fine:
+                if before and known:
+                    before(*args, **kwargs)
+                result = compiled(*args, **kwargs)
+            else:
+                result, allowed = judged(*args, **kwargs)
+                if before and not allowed:
+                    before(*args, **kwargs)
+            if after and known:
+                after(result, *args, **kwargs)
+            return result
+
+        cast(Any, call).lower = compiled.lower
+        return call
+
+    return decorate
+
+
+_empty = (1,) * 7  # represents an empty vector, which orbax does not save
+_series_name = re.compile(r"\d+(\.orbax-checkpoint-tmp.*)?")  # checkpoints, finished or interrupted
+
+
+@functools.cache
+def orbax() -> Any:
+    """Orbax, imported when it is first needed: it takes a third of a second."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it imports its own deprecated names
+        from orbax.checkpoint import v1
+    return v1
+
+
+def save_checkpoint(path: str | os.PathLike, tree: Any) -> None:
+    """Write a pytree of arrays, whole or not at all, over an earlier one."""
+    with refuse_errors(f"checkpoint {path} cannot be written", "choose another --out", OSError):
+        orbax().save(os.path.abspath(path), tree, overwrite=True)
+
+
+def load_checkpoint(path: str | os.PathLike) -> Any:
+    """Read a pytree of arrays; tuples become lists."""
+    path = os.path.abspath(path)
+    if not is_checkpoint(path):
+        raise ValueError(f"no checkpoint at {path}: finish the run first (--resume continues an interrupted one)")
+    with refuse_errors(f"checkpoint {path} cannot be read", "delete it and run again"):
+        return orbax().load(path)
+
+
+def is_checkpoint(path: str | os.PathLike) -> bool:
+    """Whether there is a finished checkpoint at a path."""
+    return os.path.isdir(path) and orbax().is_orbax_checkpoint(os.path.abspath(path))
+
+
+def as_json(value: Any) -> Any:
+    """A value as JSON; a tree with arrays as a hash."""
+    if not any(map(np.ndim, leaves := jax.tree.leaves(value))):
+        return json.loads(json.dumps(value, default=plain))
+    return hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest()[:12]
+
+
+def save_latest(folder: str | os.PathLike, number: int, tree: Any, known: Mapping[str, Any] | None = None) -> None:
+    """Write checkpoint `number` of a series, then remove the others."""
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    leaves = [leaf if leaf.size else np.zeros(_empty, leaf.dtype) for leaf in leaves]
+    about = np.frombuffer(json.dumps(known or {}).encode(), np.uint8)
+    save_checkpoint(os.path.join(folder, str(number)), {"leaves": leaves, "written_for": about})
+    for entry in list(os.scandir(folder)):
+        if entry.is_dir() and _series_name.fullmatch(entry.name) and entry.name != str(number):
+            shutil.rmtree(entry.path)
+
+
+def load_latest(folder: str | os.PathLike, like: Any, known: Mapping[str, Any] | None = None) -> Any | None:
+    """The last checkpoint of a series; an empty vector in `like` has any length."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    numbers = [int(name) for name in names if name.isdigit() and is_checkpoint(os.path.join(folder, name))]
+    if not numbers:
+        return None
+    path, remedy = os.path.join(folder, str(max(numbers))), "choose another folder for checkpoints, or delete this one"
+    stored, (wanted, structure) = load_checkpoint(path), jax.tree.flatten(like)
+    about = json.loads(stored["written_for"].tobytes()) if "written_for" in stored else {}
+    for name, value in (known or {}).items():
+        if about.get(name) != value:
+            raise ValueError(f"checkpoint {path} was written for {name} {about.get(name)!r}, not {value!r}: {remedy}")
+    leaves = [np.zeros(0, leaf.dtype) if np.shape(leaf) == _empty else leaf for leaf in stored["leaves"]]
+    shapes, wanted_shapes = [np.shape(leaf) for leaf in leaves], [np.shape(leaf) for leaf in wanted]
+    fits = (a == b or (b == (0,) and len(a) == 1) for a, b in zip(shapes, wanted_shapes, strict=False))
+    if len(leaves) != len(wanted) or not all(fits):
+        raise ValueError(f"checkpoint {path} holds arrays {shapes}, wanted {wanted_shapes}: it is another model's; delete it")
+    pairs = zip(leaves, wanted, strict=True)
+    placed = [jax.device_put(leaf, w.sharding) if isinstance(w, jax.Array) else np.asarray(leaf) for leaf, w in pairs]
+    return jax.tree.unflatten(structure, placed)
+
+
+Entry = dict[str, Any]
+History = Sequence[Mapping[str, Any]]
+_clocks = {"seconds": time.perf_counter, "cpu_seconds": time.process_time}
+
+
+def iterate(
+    step: Callable[[Any, History], tuple[Any, Mapping[str, Any]]],
+    state: Any,
+    *,
+    done: Callable[[History], bool],
+    checkpoints: str | os.PathLike | None = None,
+    checkpoint_seconds: float = 60.0,
+    known: Mapping[str, Any] | None = None,
+    callback: Callable[[Entry], Any] | None = None,
+) -> tuple[Any, list[Entry]]:
+    """Repeat `state, entry = step(state, history)` until the history is complete.
+
+    A step depends on state and history only, so an interrupted run resumes from its last checkpoint bit for bit.
+
+    step: `(state, history) -> (state, entry)`; the entry is a JSON object, which gets `seconds` and `cpu_seconds`.
+    state: pytree of arrays; an empty vector in it may grow.
+    checkpoints: folder, from which the iteration resumes; the last checkpoint has the final state.
+    known: values that the steps depend on besides the state, such as a seed and the text: another run's checkpoint is refused.
+
+    >>> step = lambda x, history: (x / 2, {"x": float(x)})
+    >>> state, history = iterate(step, np.array(8.0), done=lambda history: len(history) == 3)
+    >>> float(state), [entry["x"] for entry in history]
+    (1.0, [8.0, 4.0, 2.0])
+    """
+    check_threads()
+    history: list[Entry] = []
+    types = {str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in jax.tree.leaves(state)}
+    own = {**(known or {}), "dtype": sorted(types)} if checkpoints is not None else {}
+    of = {name: as_json(value) for name, value in own.items()}
+    if checkpoints is not None and (found := load_latest(checkpoints, _tree(state, history), of)):
+        state, history = found["state"], json.loads(found["history"].tobytes())
+    before = {name: history[-1].get(name, 0.0) if history else 0.0 for name in _clocks}
+    started, saved = {name: clock() for name, clock in _clocks.items()}, time.perf_counter()
+    while not done(history):
+        state, entry = step(state, history)
+        history.append({**entry, **{name: before[name] + clock() - started[name] for name, clock in _clocks.items()}})
+        if callback:
+            callback(history[-1])
+        due = time.perf_counter() - saved > checkpoint_seconds
+        if checkpoints is not None and (due or done(history)):
+            save_latest(checkpoints, len(history), _tree(state, history), of)
+            saved = time.perf_counter()
+    return state, history
+
+
+def _tree(state: Any, history: list[Entry]) -> dict[str, Any]:
+    """The arrays of a checkpoint."""
+    return {"state": state, "history": np.frombuffer(json.dumps(history).encode() if history else b"", np.uint8)}

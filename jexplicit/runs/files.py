@@ -1,19 +1,27 @@
-"""The host: its memory, paths of users, files and run folders."""
+"""The host, without JAX: memory, files, run folders, types of flags, late imports."""
 
 import contextlib
 import ctypes
+import dataclasses
 import functools
+import importlib
 import json
 import math
 import os
 import re
+import resource
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Annotated, Any, BinaryIO, TypeVar
 
+C = TypeVar("C")
+J = TypeVar("J", dict, list)
 _units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 _malloc_options = {"trim_threshold": -1, "mmap_max": -4, "arena_max": -8}  # of malloc.h
 
@@ -29,8 +37,8 @@ def refuse_errors(what: str, remedy: str, *errors: type[Exception]) -> Iterator[
 
 
 def host_bytes() -> float:
-    """Bytes of memory of this machine; infinity if the system does not report it."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else float("inf")
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def parse_bytes(size: str) -> int:
@@ -41,13 +49,8 @@ def parse_bytes(size: str) -> int:
     return int(float(found[1]) * _units[found[2].upper()])
 
 
-def peak_bytes() -> int | None:
-    """Peak resident memory of this process in bytes; None if unknown."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    # macOS counts bytes, others units of 1024
+def peak_bytes() -> int:
+    """Peak resident memory in bytes: macOS counts them, others units of 1024."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -143,12 +146,9 @@ def plain(value: Any) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically, as `write_whole`."""
+    """Write JSON atomically."""
     text = json.dumps(value, indent=1, default=plain) + "\n"
     write_whole(path, lambda file: file.write(text.encode()))
-
-
-J = TypeVar("J", dict, list)
 
 
 def read_run(out: str | os.PathLike, experiment: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -243,3 +243,100 @@ def _parse(text: bytes, what: str, remedy: str, kind: type[J]) -> J:
     if not isinstance(value, kind):
         raise ValueError(f"{what} is damaged (not a JSON {'object' if kind is dict else 'list'}): {remedy}")
     return value
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The interval of valid numbers; NaN and infinities are never valid."""
+
+    at_least: float = -math.inf
+    above: float = -math.inf
+    at_most: float = math.inf
+    below: float = math.inf
+
+    def contains(self, x: float) -> bool:
+        """Whether a number is valid."""
+        return -math.inf < x < math.inf and self.at_least <= x <= self.at_most and self.above < x < self.below
+
+    def __str__(self) -> str:
+        bounds = {name.replace("_", " "): bound for name, bound in vars(self).items() if math.isfinite(bound)}
+        return " and ".join(f"{name} {bound:g}" for name, bound in bounds.items()) or "a finite number"
+
+
+_largest = 2**63  # bound of integers in arrays and random keys
+PositiveInt = Annotated[int, Bounds(at_least=1)]
+NonNegativeInt = Annotated[int, Bounds(at_least=0)]
+PositiveFloat = Annotated[float, Bounds(above=0)]
+NonNegativeFloat = Annotated[float, Bounds(at_least=0)]
+
+
+def check_bounds(config: Any) -> None:
+    """Check every number of a config against the bounds of its field."""
+    hints = typing.get_type_hints(type(config), include_extras=True)
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        values = value if isinstance(value, tuple | list) else (value,)
+        numbers, given = [x for x in values if isinstance(x, int | float)], " ".join(map(str, values))
+        if any(isinstance(x, int) and abs(x) >= _largest for x in numbers):
+            raise ValueError(f"--{field.name.replace('_', '-')} {given}: use whole numbers below 2^63")
+        for bounds in find_bounds(hints[field.name]):
+            if not all(map(bounds.contains, numbers)):
+                raise ValueError(f"--{field.name.replace('_', '-')} {given}: use {bounds}")
+
+
+def config_of(kind: type[C], stored: Mapping[str, Any], remedy: str) -> C:
+    """The config of a run's config.json; a ValueError names values of other types."""
+    hints = typing.get_type_hints(kind)
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+    if wrong := [f"{name} {stored[name]!r}" for name, value in values.items() if not is_of(value, hints[name])]:
+        raise ValueError(f"config.json is damaged ({', '.join(wrong)} of another type): {remedy}")
+    return kind(**values)
+
+
+def is_of(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type: plain, array, `Literal` or union."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return any(value is choice or value == choice for choice in args)
+    if origin is tuple and isinstance(value, tuple):
+        kinds = args[:1] * len(value) if args[1:] == (...,) else args
+        return len(kinds) == len(value) and all(map(is_of, value, kinds))
+    if origin in (typing.Union, types.UnionType):
+        return any(is_of(value, arg) for arg in args)
+    if hint in (int, float):
+        return isinstance(value, int | hint) and not isinstance(value, bool)
+    return hint is Any or not isinstance(origin or hint, type) or isinstance(value, origin or hint)
+
+
+def refuses(find: Callable[..., Iterator[tuple[Any, str]]]) -> Callable[..., None]:
+    """A check of flags from pairs `wrong, message`; raises the first."""
+
+    @functools.wraps(find)
+    def check(*args: Any, **options: Any) -> None:
+        for wrong, message in find(*args, **options):
+            if wrong:
+                raise ValueError(message)
+
+    return check
+
+
+def find_bounds(hint: Any) -> Iterator[Bounds]:
+    """The bounds in the type of a field, also of tuples and unions."""
+    yield from (note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Bounds))
+    for part in typing.get_args(hint):
+        yield from find_bounds(part)
+
+
+def lazy_names(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package, from names by module ("": modules)."""
+    modules = {name: f"{package}.{module or name}" for module, names in table.items() for name in names.split()}
+
+    def find(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}: it has {', '.join(sorted(modules))}")
+        module = importlib.import_module(modules[name])
+        found = module if modules[name] == f"{package}.{name}" else getattr(module, name)
+        setattr(sys.modules[package], name, found)  # so that it is looked up once
+        return found
+
+    return find, lambda: sorted(modules)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 
 class _Console(Console):
-    """A console that exits quietly on a broken pipe, e.g. when piped to `head`."""
+    """A console that exits quietly on a broken pipe."""
 
     def on_broken_pipe(self) -> None:
         end_of_reader()

@@ -1,8 +1,6 @@
 """The explicit solution of softmax layers (paper, Eq. 2, 3, 5), and measures.
 
-    F = HᵀY,     U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i]),     K the L1 norm of the inputs
-
-This is naive Bayes in closed form, at K = 1 the exact optimum; of several layers, each is solved from its own inputs.
+F = HᵀY,     U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i]),     K the L1 norm of the inputs
 """
 
 import functools
@@ -15,20 +13,7 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float, Integer, Num
 
-from jexplicit.runs.checks import (
-    as_float,
-    as_labels,
-    as_targets,
-    check_labels_of,
-    check_logits,
-    check_targets,
-    checked,
-    is_concrete,
-    labels_are_fine,
-    logits_are_fine,
-    targets_are_fine,
-)
-from jexplicit.runs.devices import full_precision
+from jexplicit.runs.devices import as_float, check_labels_of, checked, full_precision, is_concrete
 
 _block = 512  # examples whose logits are in memory at once
 _largest_delta = 64.0
@@ -36,8 +21,50 @@ _added = 1 << 20  # rows that are added one by one: a sum of ones in float32 end
 _hottest = 100.0  # temperature beyond which logits say nothing
 
 
-def column_sums(F: Any) -> Float[Array, " N"]:
-    """`sum_d F[d, i]` over the rows of all blocks."""
+def _check_logits(logits: Any) -> None:
+    """Refuse no examples, NaN, and rows without a softmax."""
+    if logits.ndim != 2 or 0 in logits.shape:
+        raise ValueError(f"logits {logits.shape}: expected [M, N], of at least one example and one output")
+    if is_concrete(logits) and not (finite := np.isfinite(highest := np.max(np.asarray(logits), axis=1))).all():
+        wrong = f"the largest logit of example {(m := int(finite.argmin()))} is {highest[m]}"
+        raise ValueError(f"{wrong}: check the features and the parameters for NaN and infinity")
+
+
+def check_targets(Y: Any, shape: tuple[int, ...]) -> None:
+    """Refuse labels that are no outputs, and rows that are no distributions."""
+    if jnp.ndim(Y) == 1:
+        return check_labels_of(Y, shape)
+    if jnp.shape(Y) != shape:
+        remedy = "one-hot or a distribution per row (jax.nn.one_hot of labels)"
+        raise ValueError(f"targets {jnp.shape(Y)}: expected {shape}, {remedy}")
+    if is_concrete(Y) and not bool(_are_distributions(Y)):
+        off = np.abs(np.asarray(Y).sum(axis=1, dtype=np.float64) - 1).max()
+        found = f"targets down to {float(jnp.min(Y))}, and rows with sums up to {off:g} from 1"
+        raise ValueError(f"{found}: give one-hot rows, or divide each row of numbers >= 0 by its sum")
+
+
+@jax.jit
+def _are_distributions(Y: Any) -> Array:
+    return (jnp.min(Y) >= 0) & (jnp.max(jnp.abs(jnp.sum(as_float(Y), axis=1) - 1)) < 1e-2)
+
+
+def _are_labels(labels: Any, outputs: int) -> Array:
+    labels = as_float(labels)  # no number of outputs overflows its type
+    return ((labels >= 0) & (labels < outputs) & (labels % 1 == 0)).all()
+
+
+def as_targets(Y: Any, outputs: int | None = None) -> Any:
+    """Targets [M, N], one-hot of labels [M]; default N from the labels."""
+    if jnp.ndim(Y) != 1:
+        return Y
+    if outputs is None and not is_concrete(Y):
+        raise ValueError("labels without the number of outputs, under jit: give one-hot rows")
+    outputs = outputs or 1 + int(jnp.max(Y))
+    check_labels_of(Y, (len(Y), outputs))
+    return jax.nn.one_hot(jnp.asarray(Y).astype(int), outputs)
+
+
+def _column_sums(F: Any) -> Float[Array, " N"]:
     return functools.reduce(jnp.add, [jnp.sum(block, axis=0) for block in jax.tree.leaves(F)])
 
 
@@ -47,7 +74,7 @@ def _check_cooccurrences(F: Any, K: Any) -> None:
         raise ValueError(f"co-occurrences {[jnp.shape(x) for x in blocks]}: give an array [D, N], or a tuple of such blocks")
     if not isinstance(K, int | float | Array | np.ndarray | np.number) or jnp.ndim(K) or not 1 <= K < jnp.inf:
         raise ValueError(f"priming number K = {K!r}: it is the features' L1 norm and at least 1; rescale the features")
-    column = column_sums(jax.tree.map(as_float, F))
+    column = _column_sums(jax.tree.map(as_float, F))
     lowest = float(np.min([float(block.min()) for block in blocks]))  # NaN if any block has a NaN
     if not lowest >= 0 or not bool(jnp.isfinite(column).all()):
         wrong = lowest if not lowest >= 0 else float(column.max())
@@ -78,13 +105,11 @@ def explicit_solution(F: Any, K: float | Num[Array, ""]) -> Any:
         >>> F = jnp.array([[3.0, 1.0], [1.0, 1.0]])
         >>> np.exp(explicit_solution(F, K=1)).round(3).tolist()
         [[3.0, 1.0], [1.0, 1.0]]
-        >>> jax.vmap(lambda K: explicit_solution(F, K))(jnp.array([1.0, 2.0, 3.0])).shape  # a scan over K
-        (3, 2, 2)
 
     Source: paper, theorem of Sec. 2.1 with the sign of Eq. 3, 5 and 14.
     """
     F = jax.tree.map(as_float, F)
-    log_w = (K - 1) / K * jnp.log(column_sums(F))
+    log_w = (K - 1) / K * jnp.log(_column_sums(F))
 
     def solve(F: Array) -> Array:
         dead = (F.max(axis=1) == 0)[:, None]
@@ -107,8 +132,6 @@ def dense_cooccurrence(
         ValueError: examples, targets or labels that are none; under jit, vmap and grad only shapes are checked.
 
     Example:
-        >>> dense_cooccurrence(jnp.array([[1.0, 2.0], [3.0, 0.0]]), jnp.eye(2)).tolist()
-        [[1.0, 3.0], [2.0, 0.0]]
         >>> dense_cooccurrence(jnp.array([[1.0, 2.0], [3.0, 0.0]]), jnp.array([1, 1])).tolist()
         [[0.0, 4.0], [0.0, 2.0]]
     """
@@ -141,7 +164,7 @@ def _check_counted(H: Array, Y: Any, outputs: int | None) -> None:
 
 
 def _may_be_counted(H: Array, Y: Any, outputs: int | None) -> Array:
-    return _are_sums(H) & (_are_sums(Y) if outputs is None else labels_are_fine(Y, outputs))
+    return _are_sums(H) & (_are_sums(Y) if outputs is None else _are_labels(Y, outputs))
 
 
 @checked(_check_counted, fine=_may_be_counted, static=("outputs",))
@@ -169,26 +192,21 @@ def _check_norm(K: Array, H: Array) -> None:
 def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
     """`K = (1/M) sum_m ||H_m||_1`, the features' mean L1 norm.
 
-    Example:
-        >>> priming_number(jnp.array([[1.0, 1.0], [0.0, 4.0]])).item()
-        3.0
+    >>> priming_number(jnp.array([[1.0, 1.0], [0.0, 4.0]])).item()
+    3.0
     """
     return jnp.abs(as_float(H)).sum(axis=1).mean()
 
 
 class SoftmaxLayer(NamedTuple):
-    """The settings of one layer of a stack.
+    """K of a layer, by default its inputs' mean norm; φ."""
 
-    K: priming number; default, the mean L1 norm of the layer's inputs, but at least 1 (the output of a softmax has norm 1).
-    activation: φ from this layer's logits [.., N] to the next layer's inputs; it must not be negative.
-    """
-
-    K: float | None = None
+    K: float | None = None  # the default is at least 1
     activation: Callable[[Array], Array] = jax.nn.softmax
 
 
 class StackSolution(NamedTuple):
-    """The decoders U⁽¹⁾ .. U⁽ᴸ⁾ and their priming numbers."""
+    """The decoders and priming numbers of the layers."""
 
     params: tuple[Array, ...]
     K: tuple[float | Float[Array, ""], ...]
@@ -198,10 +216,7 @@ class StackSolution(NamedTuple):
 def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequence[SoftmaxLayer]) -> StackSolution:
     """The decoders of a stack of layers, each solved from its own inputs only.
 
-    Args:
-        H: [M, D] inputs of the first layer, at least 0.
-        Y: [M, N] targets, one-hot or a distribution per row; or [M] labels.
-        layers: from the input up.
+    H: [M, D] inputs of the first layer, at least 0. Y: [M, N] targets, one-hot or a distribution per row; or [M] labels.
 
     Raises:
         ValueError: no layer; a co-occurrence of 0 below the last layer; a negative or non-finite feature, K < 1, or an output
@@ -238,9 +253,8 @@ def stack_logits(
 ) -> Float[Array, "... N"]:
     """Logits of the last layer, `φ(... φ(H U⁽¹⁾) ...) U⁽ᴸ⁾`, in nats.
 
-    Example:
-        >>> stack_logits([jnp.eye(2), 3 * jnp.eye(2)], jnp.zeros((1, 2))).tolist()
-        [[1.5, 1.5]]
+    >>> stack_logits([jnp.eye(2), 3 * jnp.eye(2)], jnp.zeros((1, 2))).tolist()
+    [[1.5, 1.5]]
     """
     if not len(params):
         raise ValueError("no decoder: give at least one")
@@ -264,8 +278,6 @@ def fit_delta(
     l: Float[Array, " N"],  # noqa: E741
 ) -> float:
     """The δ of `w_i = f_i^((1 - K - δ)/K)` with the lowest loss.
-
-    The loss is convex in δ; at its minimum the mean of `||h||_1/K log f` under the model is that of the targets.
 
     X: [M, ...] examples. u: [M] their norms, relative to K. labels: [M] correct outputs. l: [N] log f, up to a constant.
     """
@@ -295,12 +307,19 @@ def fit_delta(
 
 
 def _check_answers(logits: Any, Y: Any) -> None:
-    check_logits(logits)
-    (check_labels_of if jnp.ndim(Y) == 1 else check_targets)(Y, logits.shape)
+    _check_logits(logits)
+    check_targets(Y, logits.shape)
 
 
 def _are_fine(logits: Any, Y: Any) -> Array:
-    return logits_are_fine(logits) & (labels_are_fine(Y, logits.shape[1]) if jnp.ndim(Y) == 1 else targets_are_fine(Y))
+    fine = jnp.isfinite(jnp.max(logits, axis=1)).all()  # NaN is the largest
+    return fine & (_are_labels(Y, logits.shape[1]) if jnp.ndim(Y) == 1 else _are_distributions(Y))
+
+
+def _held_out(logits: Any, Y: Any) -> np.ndarray:
+    """The labels of checked examples."""
+    _check_answers(logits, Y)
+    return np.asarray(Y).astype(int) if jnp.ndim(Y) == 1 else np.asarray(Y).argmax(axis=1)
 
 
 def _measure(f: Callable[..., Array]) -> Callable[..., Any]:
@@ -319,14 +338,11 @@ def _measure(f: Callable[..., Array]) -> Callable[..., Any]:
 def mean_loss(logits: Float[Array, "M N"], Y: Array) -> Any:
     """Mean negative log-likelihood of targets Y, in nats.
 
-    logits: [M, N]; -inf is a probability of 0. Y: [M, N] targets, one-hot or a distribution per row; or [M] labels 0 .. N - 1.
+    logits: [M, N]; -inf is a probability of 0. Y: [M, N] targets, one-hot or a distribution per row; or [M] labels. Other
+    values raise ValueError; under jit, vmap and grad only shapes are checked.
 
-    Raises:
-        ValueError: values that are none of these; under jit, vmap and grad only shapes are checked.
-
-    Example:
-        >>> round(mean_loss(jnp.zeros((1, 2)), jnp.array([[0.0, 1.0]])), 4)
-        0.6931
+    >>> round(mean_loss(jnp.zeros((1, 2)), jnp.array([[0.0, 1.0]])), 4)
+    0.6931
     """
     _check_answers(logits, Y)
     Y = jax.nn.one_hot(jnp.asarray(Y, jnp.int32), logits.shape[1]) if jnp.ndim(Y) == 1 else Y
@@ -338,9 +354,8 @@ def mean_loss(logits: Float[Array, "M N"], Y: Array) -> Any:
 def accuracy(logits: Float[Array, "M N"], Y: Array) -> Any:
     """The fraction of rows whose largest logit is at the label.
 
-    Example:
-        >>> accuracy(jnp.array([[0.0, 1.0], [0.0, 1.0]]), jnp.array([0, 1]))
-        0.5
+    >>> accuracy(jnp.array([[0.0, 1.0], [0.0, 1.0]]), jnp.array([0, 1]))
+    0.5
     """
     _check_answers(logits, Y)
     guesses, labels = jnp.argmax(logits, axis=1), jnp.argmax(Y, axis=1) if jnp.ndim(Y) == 2 else Y
@@ -348,11 +363,7 @@ def accuracy(logits: Float[Array, "M N"], Y: Array) -> Any:
 
 
 def closeness(U: Float[Array, "D N"], V: Float[Array, "D N"], H: Float[Array, "M D"] | None = None) -> dict[str, float]:
-    """How near the layer `softmax(H U)` is to `softmax(H V)`.
-
-    distance: `||U - V|| / ||V||` of the parameters less their mean over outputs, which no softmax sees; cosine: of their angle.
-    agreement: share of examples to which both give the same output.
-    """
+    """Distance, cosine and common guesses of two layers, less their means over outputs."""
     same = {} if H is None else {"agreement": float((jnp.argmax(H @ U, axis=1) == jnp.argmax(H @ V, axis=1)).mean())}
     U, V = (W - W.mean(axis=1, keepdims=True) for W in (U, V))
     sizes = jnp.linalg.norm(U), jnp.linalg.norm(V)
@@ -367,8 +378,7 @@ def calibration_error(logits: Float[Array, "M N"], labels: Array | np.ndarray, *
     """Expected calibration error: `sum over bins of |accuracy - confidence| share`."""
     if not len(logits) or bins < 1 or bins % 1:
         raise ValueError(f"{len(logits)} examples in {bins} bins: give at least one of each, and whole numbers")
-    check_logits(logits)
-    labels = as_labels(labels, logits.shape)
+    labels = _held_out(logits, labels)
     P = np.asarray(jax.nn.softmax(logits), np.float64)
     confidence, right = P.max(axis=1), P.argmax(axis=1) == labels
     place = np.minimum((confidence * bins).astype(int), bins - 1)
@@ -379,13 +389,11 @@ def calibration_error(logits: Float[Array, "M N"], labels: Array | np.ndarray, *
 def fit_temperature(logits: Float[Array, "M N"], labels: Array | np.ndarray) -> float:
     """The T with the lowest mean loss of `softmax(logits / T)`, on held-out examples.
 
-    T > 1 corrects an overconfident model. One pseudo-example in M + 1 has a uniform label, so that T > 0 even if all of a few
-    predictions are correct.
+    One pseudo-example in M + 1 has a uniform label, so that T > 0 even if all of a few predictions are correct.
     """
     if not len(logits) or not bool(jnp.isfinite(logits).all()):
         raise ValueError(f"{len(logits)} examples: give at least one, with finite logits")
-    check_logits(logits)
-    labels = as_labels(labels, logits.shape)
+    labels = _held_out(logits, labels)
     z, rows = np.asarray(logits, np.float64), np.arange(len(logits))
     z = z - z.max(axis=1, keepdims=True)
     any_class = 1 / (len(z) + 1)

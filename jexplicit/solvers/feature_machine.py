@@ -1,8 +1,6 @@
 """Recursive feature machines: kernel machines with a learned metric (Radhakrishnan et al., Science 2024).
 
-    alpha = (K_M + ridge I)⁻¹ Y,      f(x) = sum_i alpha_i K_M(x, x_i),      M <- (1/n sum_j Df(x_j)ᵀ Df(x_j))^power
-
-Repeated, the metric turns to the directions that matter, as the layers of a network learn features.
+alpha = (K_M + ridge I)⁻¹ Y,      f(x) = sum_i alpha_i K_M(x, x_i),      M <- (1/n sum_j Df(x_j)ᵀ Df(x_j))^power
 """
 
 import functools
@@ -15,9 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import as_float
-from jexplicit.runs.devices import full_precision
-from jexplicit.runs.loop import Entry, iterate
+from jexplicit.runs.devices import Entry, as_float, full_precision, iterate
 from jexplicit.solvers.sweeps import ExampleBlocks, check_examples, split_examples
 
 Kernel = Literal["quadratic", "gaussian", "laplace"]
@@ -78,11 +74,9 @@ def solve(
 
     The ridge is relative to the kernel's own size, and at least n times the rounding of the float type.
 
-    Example:
-        >>> X, Y = jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.array([[1.0], [3.0]])
-        >>> machine = solve(X, Y, jnp.eye(2))
-        >>> np.round(np.asarray(predict(machine, X)), 3).tolist()
-        [[1.0], [3.0]]
+    >>> X, Y = jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.array([[1.0], [3.0]])
+    >>> np.round(np.asarray(predict(solve(X, Y, jnp.eye(2)), X)), 3).tolist()
+    [[1.0], [3.0]]
     """
     check_examples(X, Y)
     X, Y, M = as_float(X), as_float(Y), as_float(M)
@@ -142,10 +136,8 @@ def agop(
 ) -> Float[Array, "d d"]:
     """The average gradient outer product, `1/n sum_j Df(x_j)ᵀ Df(x_j)`.
 
-    Example:
-        >>> machine = FeatureMachine(jnp.array([[1.0]]), jnp.array([[1.0]]), jnp.eye(1))  # f(x) = x²
-        >>> agop(machine).tolist()
-        [[4.0]]
+    >>> agop(FeatureMachine(jnp.array([[1.0]]), jnp.array([[1.0]]), jnp.eye(1))).tolist()  # of f(x) = x²
+    [[4.0]]
     """
     if examples is None:  # one block; large machines have their examples in blocks
         X, weight = machine.X[None, None], jnp.ones((1, 1, len(machine.X)), machine.X.dtype)
@@ -213,13 +205,12 @@ def feature_machine(
     """Solve, take the metric from the predictor's gradients, and solve again.
 
     Args:
-        X, Y: [n, d] examples and [n, c] targets, in the float type of the computation.
         solves: how many; the first has the identity as its metric.
         bandwidth: L, relative to the root mean square of the distances between examples, by the metric of each solve.
         power: of the average gradient outer product.
-        landmarks: examples, drawn by the seed, whose kernels the predictor is made of; default, all.
+        landmarks: number of examples, drawn by the seed, whose kernels the predictor is made of; default, all.
         measure: fields of the history of every solve, such as its accuracy.
-        options: checkpoints and callbacks of `jexplicit.runs.loop`.
+        options: checkpoints and callbacks of `iterate`.
 
     Example:
         >>> X = jax.random.normal(jax.random.key(0), (60, 4))

@@ -14,10 +14,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
-from jexplicit.runs.checks import as_float, as_targets, check_targets, is_concrete
-from jexplicit.runs.devices import AXIS, default_mesh, full_precision
-from jexplicit.runs.loop import History, iterate
-from jexplicit.solvers.explicit import dense_cooccurrence, priming_number
+from jexplicit.runs.devices import AXIS, History, as_float, default_mesh, full_precision, is_concrete, iterate
+from jexplicit.solvers.explicit import as_targets, check_targets, dense_cooccurrence, priming_number
 
 _strips = 8  # of the lower triangle: (1 + 1/8)/2 of the products of the full square
 _same = jax.tree_util.Partial(lambda X: X)  # features in memory
@@ -49,10 +47,9 @@ def run_sweeps(
 ) -> tuple[Any, Any]:
     """Iterate `state, loss = sweep(state, problem)`; the last state and losses.
 
-    Under jit, vmap or grad the loop is one `lax.scan`, without checkpoints (of jexplicit.runs.loop) and callbacks.
+    Under jit, vmap or grad the loop is one `lax.scan`, without checkpoints (those of `iterate`) and callbacks.
 
     on_sweep: called with (sweeps done, loss, state), from 0 sweeps on; where it returns True, they end.
-    progress: called with (sweeps done, total sweeps).
     """
     if not isinstance(sweeps, int | float | np.integer) or sweeps < 0 or sweeps % 1:
         raise ValueError(f"{sweeps!r} sweeps: use a whole number of at least 0")
@@ -85,7 +82,7 @@ def check_examples(X: Any, Y: Any) -> None:
 
 
 class ScalingProblem(NamedTuple):
-    """Data of a sweep: features, targets, F, the largest norm."""
+    """Features, targets, F and the largest norm."""
 
     H: Float[Array, "M D"]
     Y: Float[Array, "M N"]
@@ -112,11 +109,8 @@ def iterative_scaling_sweeps(
 
     Rows need one L1 norm K: if norms differ, a slack feature `h_0 = K - ||h||_1` completes each, and acts as an intercept.
 
-    Args:
-        H: [M, D] features, at least 0.
-        Y: [M, N] targets, one-hot or a distribution per row; or [M] labels.
-        U: [D, N] start: zeros, or the explicit solution.
-        options: checkpoints and callbacks of `run_sweeps`.
+    H, Y: [M, D] features, at least 0; [M, N] targets, one-hot or a distribution per row, or [M] labels. U: [D, N] start: zeros,
+    or the explicit solution. options: checkpoints and callbacks of `run_sweeps`.
 
     Raises:
         ValueError: features or targets that are none; a feature that never co-occurs with an output, as its parameter would
@@ -180,13 +174,10 @@ class Gram(NamedTuple):
 
 
 def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2048, mesh: Mesh | None = None) -> ExampleBlocks:
-    """Examples as blocks, the last one padded, equally many per device of a mesh.
+    """Inputs and targets as padded blocks, equally many per device of a mesh.
 
-    X: [M, r] inputs of the features. Y: [M, N] targets; or [M] labels. block: examples in memory at a time, at most.
-
-    Example:
-        >>> split_examples(jnp.ones((5, 3)), jnp.ones((5, 2)), block=2).weight.tolist()
-        [[[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]]]
+    >>> split_examples(jnp.ones((5, 3)), jnp.ones((5, 2)), block=2).weight.tolist()
+    [[[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]]]
     """
     if block < 1:
         raise ValueError(f"blocks of {block} examples: use at least 1")
@@ -213,19 +204,16 @@ def gram_matrix(
 
     features: a function [m, r] -> [m, D], as `jax.tree_util.Partial` with its arrays.
 
-    Example:
-        >>> blocks = split_examples(jnp.array([[1.0], [2.0]]), jnp.eye(2))
-        >>> gram = gram_matrix(blocks, jax.tree_util.Partial(lambda x: x))
-        >>> gram.HH.tolist(), gram.HY.tolist(), float(gram.M)
-        ([[5.0]], [[1.0, 2.0]], 2.0)
+    >>> gram = gram_matrix(split_examples(jnp.array([[1.0], [2.0]]), jnp.eye(2)), jax.tree_util.Partial(lambda x: x))
+    >>> gram.HH.tolist(), gram.HY.tolist(), float(gram.M)
+    ([[5.0]], [[1.0, 2.0]], 2.0)
     """
     devices, number, m, _ = blocks.X.shape
     N, D = blocks.Y.shape[-1], jax.eval_shape(features, jax.ShapeDtypeStruct(blocks.X.shape[2:], blocks.X.dtype)).shape[1]
     shapes = ((D, D), (D, N), (D,), (N,), ())
-    zeros = (jnp.zeros((devices, *shape), blocks.X.dtype, device=blocks.weight.sharding) for shape in shapes)
-    sums = Gram(*zeros)
+    sums = Gram(*(jnp.zeros((devices, *shape), blocks.X.dtype, device=blocks.weight.sharding) for shape in shapes))
     for n in range(number):
-        sums = add_block(sums, blocks, features, n)
+        sums = _add_block(sums, blocks, features, n)
         if progress:
             jax.block_until_ready(sums)  # otherwise all blocks would be queued at once
             progress(n + 1, number)
@@ -234,8 +222,8 @@ def gram_matrix(
 
 @functools.partial(jax.jit, donate_argnums=0)
 @full_precision
-def add_block(sums: Gram, blocks: ExampleBlocks, features: Callable[[Array], Array], n: Array) -> Gram:
-    """`sums` with block n of each device added; `sums` is donated."""
+def _add_block(sums: Gram, blocks: ExampleBlocks, features: Callable[[Array], Array], n: Array) -> Gram:
+    """`sums` with block n of each device added."""
 
     def add(total: Gram, X: Array, Y: Array, weight: Array) -> Gram:
         H = features(X) * weight[:, None]
@@ -256,7 +244,7 @@ def add_grams(one: Gram, other: Gram) -> Gram:
 
 
 class CurvatureProblem(NamedTuple):
-    """Data of a sweep: examples, features, their mean (None: no intercept), factor and penalty."""
+    """Data of a sweep; a mean of None: no intercept."""
 
     blocks: ExampleBlocks
     features: Callable[[Array], Array]
@@ -273,22 +261,18 @@ def curvature_sweep(state: tuple[Array, Array], problem: CurvatureProblem) -> tu
     U, b = state
     shift = b if mean is None else b - mean @ U
 
-    def residuals(X: Array, Y: Array, weight: Array) -> Any:
-        """Sums over the blocks of one device."""
+    def add(sums: Any, block: Any) -> Any:
+        X, Y, weight = block
+        H = features(X)
+        log_P = jax.nn.log_softmax(H @ U + shift[None, :])
+        R = (Y - jnp.exp(log_P)) * weight[:, None]
+        one = H.T @ R, R.sum(axis=0), -jnp.sum(Y * log_P * weight[:, None])
+        return jax.tree.map(jnp.add, sums, one), None
 
-        def add(sums: Any, block: Any) -> Any:
-            X, Y, weight = block
-            H = features(X)
-            log_P = jax.nn.log_softmax(H @ U + shift[None, :])
-            R = (Y - jnp.exp(log_P)) * weight[:, None]
-            one = H.T @ R, R.sum(axis=0), -jnp.sum(Y * log_P * weight[:, None])
-            return jax.tree.map(jnp.add, sums, one), None
-
-        zeros = jnp.zeros_like(U), jnp.zeros_like(b), jnp.zeros((), U.dtype)
-        return jax.lax.scan(add, zeros, (X, Y, weight))[0]
-
+    zeros = jnp.zeros_like(U), jnp.zeros_like(b), jnp.zeros((), U.dtype)
+    of_devices = jax.vmap(lambda *own: jax.lax.scan(add, zeros, own)[0])(*blocks)
     M = blocks.weight.sum()
-    HR, R, loss = jax.tree.map(lambda part: part.sum(axis=0) / M, jax.vmap(residuals)(*blocks))  # the one reduction
+    HR, R, loss = jax.tree.map(lambda part: part.sum(axis=0) / M, of_devices)  # the one reduction
     ascent = HR - penalty * U - (0 if mean is None else jnp.outer(mean, R))
     moved = U + 2 * jax.scipy.linalg.cho_solve((factor, True), ascent)
     return (moved, b if mean is None else b + 2 * R), loss + penalty / 2 * jnp.sum(U**2)
@@ -312,12 +296,8 @@ def curvature_bound_sweeps(
     """Minimise `mean loss + ridge t/2 ||U||²` by sweeps with bounded curvature.
     `U += 2 (HᵀH/M + 2 ridge t)⁻¹ ((F - HᵀP)/M - ridge t U)`.
 
-    Args:
-        H: [M, D] features, of either sign; t is their mean square.
-        Y: [M, N] targets, one-hot or a distribution per row; or [M] labels.
-        U: [D, N] start; default, zeros.
-        ridge: of the order of 1e-4; above 0.
-        options: checkpoints and callbacks of `run_sweeps`.
+    H, Y: [M, D] features, of either sign, with the mean square t; [M, N] targets or [M] labels. U: start; default, zeros.
+    options: checkpoints and callbacks of `run_sweeps`.
 
     Raises:
         ValueError: features or targets that are none, a ridge that is too small or not above 0. Under jit, vmap and grad only
@@ -345,11 +325,10 @@ def gram_least_squares(gram: Gram, *, ridge: float = 1e-4) -> SoftmaxFit:
 
     The scores H U + b estimate class probabilities and sum to 1. A ridge too small for the precision of the sums is refused.
 
-    Example:
-        >>> H, Y = jnp.array([[0.0], [1.0], [1.0]]), jnp.eye(2)[jnp.array([0, 1, 1])]
-        >>> fit = gram_least_squares(gram_matrix(split_examples(H, Y), jax.tree_util.Partial(lambda x: x)))
-        >>> (H @ fit.U + fit.intercept[None]).round(2).tolist()
-        [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+    >>> H, Y = jnp.array([[0.0], [1.0], [1.0]]), jnp.eye(2)[jnp.array([0, 1, 1])]
+    >>> fit = gram_least_squares(gram_matrix(split_examples(H, Y), jax.tree_util.Partial(lambda x: x)))
+    >>> (H @ fit.U + fit.intercept[None]).round(2).tolist()
+    [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
     """
     mean, share = gram.h / gram.M, gram.y / gram.M
     factor, _ = _factorise(gram.HH, mean, gram.M, ridge, 1.0)
@@ -389,21 +368,15 @@ def gram_softmax_sweeps(
     ridge: float = 1e-4,
     **options: Any,
 ) -> SoftmaxFit:
-    """Minimise `mean loss + ridge t/2 ||U||²` by sweeps with an intercept.
+    """`curvature_bound_sweeps` on blocks, with an intercept without ridge, `b += 2 mean(Y - P)`.
 
-    The intercept has no ridge, and a sweep of its own: `b += 2 mean(Y - P)`. No sweep raises the loss.
+    start: e.g. least squares divided by a temperature; default, the class frequencies. options: of `run_sweeps`.
 
-    gram, blocks, features: of `gram_matrix`; each sweep computes all features once. start: e.g. least squares divided by a
-    temperature; default, the class frequencies. ridge: in units of the mean variance t. options: of `run_sweeps`.
-
-    Example:
-        >>> blocks = split_examples(jnp.array([[0.0], [1.0], [1.0]]), jnp.eye(2)[jnp.array([0, 1, 1])])
-        >>> features = jax.tree_util.Partial(lambda x: x)
-        >>> losses = gram_softmax_sweeps(gram_matrix(blocks, features), blocks, features, sweeps=3).losses
-        >>> bool((np.diff(losses) < 0).all())
-        True
-
-    Source: Böhning, Multinomial logistic regression algorithm, 1992.
+    >>> blocks = split_examples(jnp.array([[0.0], [1.0], [1.0]]), jnp.eye(2)[jnp.array([0, 1, 1])])
+    >>> features = jax.tree_util.Partial(lambda x: x)
+    >>> losses = gram_softmax_sweeps(gram_matrix(blocks, features), blocks, features, sweeps=3).losses
+    >>> bool((np.diff(losses) < 0).all())
+    True
     """
     mean = gram.h / gram.M
     problem = CurvatureProblem(blocks, features, mean, *_factorise(gram.HH, mean, gram.M, ridge, 2.0))
@@ -417,10 +390,9 @@ def gram_softmax_sweeps(
 def streamed_logits(fit: SoftmaxFit, X: Float[Any, "M r"], features: Callable[[Array], Array], *, block: int = 2048) -> Array:
     """`H U + intercept` of examples, in nats, a block at a time.
 
-    Example:
-        >>> fit = SoftmaxFit(jnp.array([[1.0, -1.0]]), jnp.array([0.5, 0.0]), np.zeros(0))
-        >>> streamed_logits(fit, np.array([[2.0]]), jax.tree_util.Partial(lambda x: x)).tolist()
-        [[2.5, -2.0]]
+    >>> fit = SoftmaxFit(jnp.array([[1.0, -1.0]]), jnp.array([0.5, 0.0]), np.zeros(0))
+    >>> streamed_logits(fit, np.array([[2.0]]), jax.tree_util.Partial(lambda x: x)).tolist()
+    [[2.5, -2.0]]
     """
     if block < 1:
         raise ValueError(f"blocks of {block} examples: use at least 1")
@@ -431,7 +403,7 @@ def streamed_logits(fit: SoftmaxFit, X: Float[Any, "M r"], features: Callable[[A
 @jax.jit
 @full_precision
 def _block_logits(fit: SoftmaxFit, X: Array, features: Callable[[Array], Array]) -> Array:
-    return features(X) @ fit.U + fit.intercept[None, :]
+    return fit.logits(features(X))
 
 
 def _factorise(HH: Array, mean: Array | None, M: Any, ridge: Any, times: float) -> tuple[Array, Array]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from icl.blur.design import Design
 from icl.names import RATES, Families, Objective, Output, Start
 from jexplicit.nn.names import Activation, OptimizerName
-from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
+from jexplicit.runs.files import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
 from launch.kit.command import Command, Preset, Run
 
 

@@ -11,11 +11,11 @@ import time
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 from scipy.stats import trim_mean
 
 from icl.blur import baselines
@@ -27,12 +27,11 @@ from icl.blur.search import FAMILIES, MetaRecipe, Stage, meta_train
 from icl.names import RATES
 from jexplicit.data.images import read_images
 from jexplicit.nn.names import Activation, OptimizerName
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import use_devices
+from jexplicit.runs.devices import key_of_seed, use_devices
 from jexplicit.runs.progress import console, stage
 from launch.blur.config import TasksConfig, TrainConfig, check
 from launch.kit.experiment import Experiment, Part, RunFolder, environment
-from launch.kit.views import Column, Lines, Results, Row, Table, groups, melt, points, where
+from launch.kit.views import Column, Lines, Results, Row, Table, groups, where
 
 _reported = (0, 1, 2, 5, 10, 15, 20, 30, 50, 100, 200, 400, 800)  # numbers of updates that have rows
 _shown = (1, 2, 5, 10, 20, 50, 100, 400)  # numbers of updates in tables
@@ -263,14 +262,16 @@ def _learning(results: Results) -> list[Row]:
     rows: list[Row] = []
     for event in results.events("curve"):
         for panel in ("plain", "normalised"):
-            rows += points(range(1, len(event["accuracy"])), event["accuracy"][1:], learner="learned rule", panel=panel)
+            found = {"x": range(1, len(event["accuracy"])), "y": event["accuracy"][1:]}
+            rows.append({"learner": "learned rule", "panel": panel, **found})
     for event in results.events("descent", "baseline"):
         optimizer, _, normalised = event["baseline"].partition(", ")
         series = {f"{optimizer}, best rate for each n": [event["best"]]}
         series |= {"sgd, all rates": event["curves"]} if optimizer == "sgd" else {}
         for label, curves in series.items():
             every = list(zip(*curves, strict=True))[1:]
-            rows += points(range(1, len(every) + 1), every, learner=label, panel=normalised or "plain")
+            found = {"x": range(1, len(every) + 1), "y": every}
+            rows.append({"learner": label, "panel": normalised or "plain", **found})
     return rows
 
 
@@ -279,9 +280,9 @@ DIGITS = ACCURACIES._replace(rows=_digits)
 _about = """Accuracies in % are means over learners with other initial synapses and minibatches. For each number of updates n,
 descent has the learning rate and hidden activation that are best on dev. *Normalised* networks normalise all layers over the
 minibatch, as the learned rule does, with trainable scales and shifts."""
-_all_rates = {"sgd, all rates": {"color": "#999999", "linewidth": 0.7}}
+_grey = {"sgd, all rates": "#999999"}
 _learning_axes = {"xlabel": "updates n", "xscale": "log", "ylabel": "test accuracy", "ylim": (0.3, 1.0)}
-_figure = Lines("learning", "x", "y", "learner", "panel", _learning, _all_rates, _learning_axes, size=(5, 3.9), sharey=True)
+_figure = Lines("learning", "x", "y", "learner", "panel", _learning, _grey, axes=_learning_axes, size=(5, 3.9), sharey=True)
 _differences = Table(
     [
         *(Column(name, name) for name in ("network", "activation", "precision")),
@@ -347,15 +348,12 @@ def mean_and_spread(accuracies: np.ndarray, examples: int) -> tuple[float, float
 
 def speed_lines(results: Results) -> list[Row]:
     """Interquartile mean speed-ups against Adam, and mean accuracies, by number of updates."""
-    lines = []
-    for (n,), own in sorted(groups(results.rows, ["n"]).items()):
-        speed = [row["adam_updates"] / n for row in own]
-        ratios = {"updates": speed, "FLOPs": [x / row["cost"] for x, row in zip(speed, own, strict=True)]}
-        line = {"n": n, "tasks": len(own), **{name: float(trim_mean(values, 0.25)) for name, values in ratios.items()}}
-        line |= {"faster": sum(x > 1 for x in speed), "never": sum(not row["reached"] for row in own)}
-        known = [name for name in ("rule_accuracy", "nearest neighbour") if all(name in row for row in own)]
-        lines.append(line | {name: fmean(row[name] for row in own) for name in known})
-    return lines
+    rows = pd.DataFrame(results.rows).assign(updates=lambda rows: rows.adam_updates / rows.n, tasks=1)
+    rows = rows.assign(FLOPs=rows.updates / rows.cost, faster=rows.updates > 1, never=~rows.reached)
+    by_n: Any = rows.groupby("n")
+    found = by_n[["updates", "FLOPs"]].agg(trim_mean, 0.25).join(by_n[["tasks", "faster", "never"]].sum())
+    accuracies = by_n[[name for name in ("rule_accuracy", "nearest neighbour") if name in rows]].mean()
+    return found.join(accuracies).reset_index().to_dict("records")
 
 
 SPEED = Table(
@@ -374,7 +372,6 @@ SPEED = Table(
 )  # fmt: skip
 _axes = {"xlabel": "updates n", "xscale": "log", "ylabel": "updates or FLOPs of Adam / of the rule", "yscale": "log"}
 _speeds = {"updates": "in updates and examples", "FLOPs": "in FLOPs"}
-_by_n = lambda results: melt(speed_lines(results), _speeds)  # noqa: E731
-_task_views = [SPEED, Lines("speed", "n", "value", "measure", rows=_by_n, axes=_axes, size=(6.5, 3.6))]
+_task_views = [SPEED, Lines("speed", "n", _speeds, "measure", rows=speed_lines, axes=_axes, size=(6.5, 3.6))]
 _title = "A learned rule on small tasks"
 TASKS_EXPERIMENT = Experiment("blur", TasksConfig, _measure_tasks, _task_views, check=_ready, title=_title)

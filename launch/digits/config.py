@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from jexplicit.runs.bounds import Bounds, PositiveFloat, PositiveInt
+from jexplicit.runs.files import Bounds, PositiveFloat, PositiveInt
 from launch.kit.command import Images, Preset, Run
 
 Solved = Literal["explicit", "scaling", "quadratic", "kernel"]

@@ -12,9 +12,8 @@ from jaxtyping import Array
 
 from jexplicit.data.images import check_grey_levels, pixel_features, read_grey_images, size
 from jexplicit.nn.networks import ConvolutionalNetwork, FullyConnected, SoftmaxStack
-from jexplicit.runs.bounds import config_of
-from jexplicit.runs.files import local_path, read_config, read_run
-from jexplicit.runs.loop import is_checkpoint
+from jexplicit.runs.devices import is_checkpoint
+from jexplicit.runs.files import config_of, local_path, read_config, read_run
 from jexplicit.runs.progress import console, show
 from jexplicit.solvers.explicit import stack_logits
 from jexplicit.solvers.sweeps import SoftmaxFit
@@ -22,7 +21,7 @@ from launch.digits import solved, trained
 from launch.digits.config import PRESETS, Config
 from launch.digits.solved import load_model, model_name, row_name
 from launch.kit.experiment import Experiment
-from launch.kit.views import Row, Section, where
+from launch.kit.views import Row, section, where
 
 _methods: dict[str, solved.Method] = {
     **solved.METHODS,
@@ -30,7 +29,7 @@ _methods: dict[str, solved.Method] = {
     **dict.fromkeys(("network", "cnn", "cold", "warm"), trained.on_pixels),
 }  # fmt: skip
 _measure = functools.partial(solved.measure, _methods)
-_views = [*solved.VIEWS, Section("One loss, four optimisers", [trained.OPTIMUM], {"method": "optimum"})]
+_views = [*solved.VIEWS, section("One loss, four optimisers", trained.OPTIMUM, method="optimum")]
 EXPERIMENT = Experiment(
     "digits", Config, _measure, _views, PRESETS, solved.check_images, ("methods", "layers"), "Digits: solved and trained"
 )

@@ -17,11 +17,8 @@ from jaxtyping import Array
 
 from jexplicit.data.images import Images, one_hot, pixel_features, read_images
 from jexplicit.features import Axes, describe, fit_axes, fourier_directions, fourier_features, scattering_pools, wavelets
-from jexplicit.runs.bounds import refuses
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import data_mesh
-from jexplicit.runs.files import host_bytes, is_measured, peak_bytes
-from jexplicit.runs.loop import load_checkpoint, save_checkpoint
+from jexplicit.runs.devices import data_mesh, key_of_seed, load_checkpoint, save_checkpoint
+from jexplicit.runs.files import host_bytes, is_measured, peak_bytes, refuses
 from jexplicit.runs.progress import console, stage
 from jexplicit.solvers import sweeps
 from jexplicit.solvers.explicit import (
@@ -39,7 +36,7 @@ from jexplicit.solvers.explicit import (
 from jexplicit.solvers.sweeps import SoftmaxFit, streamed_logits, tempered
 from launch.digits.config import Config
 from launch.kit.experiment import Part, RunFolder
-from launch.kit.views import Column, Lines, Results, Row, Section, Table, View, where
+from launch.kit.views import Column, Lines, Results, Row, Table, View, section, where
 
 Parts = Iterator[Part]
 Method = Callable[["Problem", str], Parts]
@@ -454,6 +451,6 @@ VIEWS: Sequence[View] = [
     _data_lines,
     _all,
     OPPONENTS._replace(note=_fair_note),
-    Lines("methods", "seconds", _error, row_name, axes=_log, legend="right"),
-    Section("Explicit, cold and warm", [PAPER]),
+    Lines("methods", "seconds", _error, row_name, axes=_log),
+    section("Explicit, cold and warm", PAPER),
 ]

@@ -21,8 +21,7 @@ from jaxtyping import Array, Float
 from jexplicit.nn import networks
 from jexplicit.nn.networks import ConvolutionalNetwork, FullyConnected, SoftmaxStack, init_variables
 from jexplicit.nn.training import adagrad, objective
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import full_precision
+from jexplicit.runs.devices import full_precision, key_of_seed
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.explicit import accuracy, closeness, fit_temperature, mean_loss, random_decoders
 from jexplicit.solvers.sweeps import SoftmaxFit, streamed_logits, tempered

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from jexplicit.runs.bounds import Bounds, PositiveInt
+from jexplicit.runs.files import Bounds, PositiveInt
 from launch.kit.command import Command, Preset, Run
 
 

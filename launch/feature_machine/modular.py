@@ -15,7 +15,7 @@ from jexplicit.runs.progress import stage
 from jexplicit.solvers.feature_machine import FeatureMachine, feature_machine, predict
 from launch.feature_machine.config import ModularConfig
 from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.kit.views import Column, Lines, Results, Row, Table, groups, melt
+from launch.kit.views import Column, Lines, Row, Table, groups
 
 _operations = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
 
@@ -73,12 +73,9 @@ RESULTS = Table(
 )  # fmt: skip
 
 
-def _curves(results: Results) -> list[Row]:
-    return melt(results.rows, {"train_accuracy": "train", "test_accuracy": "test", "circulant": "circulant share"})
-
-
+_shares = {"train_accuracy": "train", "test_accuracy": "test", "circulant": "circulant share"}
 _axes = {"xlabel": "solve", "ylabel": "accuracy, and share"}
-_views = [RESULTS, Lines("grokking", "solve", "value", "measure", rows=_curves, axes=_axes)]
+_views = [RESULTS, Lines("grokking", "solve", _shares, "measure", axes=_axes)]
 EXPERIMENT = Experiment(
     "feature-machine", ModularConfig, _measure, _views, title="launch.feature_machine modular: features by solving"
 )

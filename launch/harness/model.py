@@ -1,10 +1,7 @@
-"""A language model of this project as a model of lm-evaluation-harness, registered as `jexplicit`.
+"""A language model of this project as a model of lm-evaluation-harness (docs/model_guide.md there).
 
 Every request is a document of its own. A continuation is the tokens by which the encoding of context and continuation is longer
-than that of the context; white space that adds none has a log-likelihood of 0. What the tokenizer does not know is scored as
-`<unk>`, which a rolling log-likelihood also spells.
-
-Source: https://github.com/EleutherAI/lm-evaluation-harness, docs/model_guide.md.
+than that of the context. What the tokenizer does not know is scored as `<unk>`, which a rolling log-likelihood also spells.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,12 +13,12 @@ from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
 from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportMissingImports]
 
-from jexplicit.data.contexts import PAD
-from jexplicit.data.corpora import text_sizes
+from jexplicit.data.text import text_sizes
+from jexplicit.data.tokenizers import PAD
 from jexplicit.lm.evaluation import score, spelling
 from jexplicit.lm.generation import generate, generate_text
 from jexplicit.lm.text_model import load_model
-from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.devices import key_of_seed
 from launch.kit.views import groups
 
 _together = 64  # prompts of one call: as many each time, so that it is compiled once
@@ -32,11 +29,8 @@ _options = ("until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p
 class JexplicitModel(LM):
     """A model of a run, or of an exported file.
 
-    Args:
-        run: run folder of launch.lm or launch.networks, or an exported .safetensors file.
-        seed: of texts that are sampled.
-        batch_size, max_batch_size, device: of lm_eval's command line; they change nothing here.
-        wanted: method, features, radius, history; default, the model with the lowest dev perplexity.
+    run, wanted: arguments of `load_model`. seed: of texts that are sampled. batch_size, max_batch_size, device: of lm_eval's
+    command line; they change nothing here.
     """
 
     def __init__(
@@ -60,11 +54,7 @@ class JexplicitModel(LM):
         return [float(own.sum()) - price for own, price in zip(self._log_probabilities(ids), prices, strict=True)]
 
     def generate_until(self, requests: list[Any]) -> list[str]:
-        """Continuations up to stop strings, greedy unless a task samples.
-
-        Raises:
-            ValueError: an option that is not known, or fewer tokens than 1.
-        """
+        """Continuations up to stop strings, greedy unless a task samples."""
         texts, given = [""] * len(requests), [_options_of(request.args[1]) for request in requests]
         for options, which in groups(range(len(requests)), lambda n: tuple(given[n][0].items())).items():
             for some in _batches(which):

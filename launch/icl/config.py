@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from icl.names import Inputs
 from jexplicit.nn.names import ScheduleName
-from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
+from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from launch.kit.command import Command, Preset, Run
 
 

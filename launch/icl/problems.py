@@ -18,9 +18,9 @@ from icl.training import Recipe
 from jexplicit.runs.progress import stage
 from launch.icl import training
 from launch.icl.config import CopyConfig, MarkovConfig, NoisyConfig, NonlinearConfig, TaskDiversityConfig
-from launch.icl.training import BY_STEP, COLOURS, LOSS, STYLES, TEST, VALIDATION, curves, experiment, measures, random_key
+from launch.icl.training import BY_NAME, BY_STEP, COLOURS, LOSS, TEST, VALIDATION, curves, experiment, measures, random_key
 from launch.kit.experiment import RunFolder
-from launch.kit.views import Column, Lines, Results, Row, Table, means, melt, where
+from launch.kit.views import Column, Lines, Results, Row, Table, means, where
 
 # Copying: a first layer joins x and y, a second descends.
 
@@ -85,7 +85,7 @@ _sensitivity_axes = {"sensitivity": {"ylabel": "sensitivity of the first layer",
 _copy_note = (
     "von Oswald et al. 2023, Fig. 5 (10,000 steps): the loss drops just after the first layer attends to the next token."
 )
-_copy_figure = Lines("copy", "step", "loss", "series", "label", _copy_curves, STYLES, _copy_axes, _sensitivity_axes)
+_copy_figure = Lines("copy", "step", "loss", "series", "label", _copy_curves, BY_NAME, {}, _copy_axes, _sensitivity_axes)
 _copy_views = [measures(Column("first layer", "attention"), note=_copy_note), _copy_figure]
 _by_first_layer = lambda config: [{"attention": first} for first in (None, *_copy_models)]  # noqa: E731
 COPY = experiment("copy", _copy, _copy_views, title="Copying", keys=_by_first_layer)
@@ -239,7 +239,7 @@ CHAINS = Table(
 _markov_note = """Edelman et al. 2024: predictions are uniform first, then those of unigrams, then suddenly those of bigrams, by
 a head that attends to what followed the same state."""
 _markov_figure = training.loss_by_step("markov", _markov_models)._replace(
-    styles={}, axes={"xlabel": "training step", "ylabel": "nats"}
+    colours={}, axes={"xlabel": "training step", "ylabel": "nats"}
 )
 MARKOV = experiment("markov", _markov, [CHAINS._replace(note=_markov_note), _markov_figure], title="Markov chains")
 
@@ -377,7 +377,7 @@ def _series(row: Row) -> str:
 def _diversity_curves(results: Results) -> list[Row]:
     """All losses but those far above the Bayes optimum's."""
     highest = 1.5 * max(row["loss"] for row in where(results.rows, predictor="dmmse"))
-    return melt([row for row in results.rows if row["loss"] <= highest], _on)
+    return [row for row in results.rows if row["loss"] <= highest]
 
 
 _limits = {"limit": "limit of large d", "descent": "descent", "one_head": "one head", "all_heads": "all heads"}
@@ -387,14 +387,11 @@ THRESHOLDS = Table(
     note="The M from which on the loss on fresh tasks is within 5 % of that for all tasks, in the mean over draws of tasks: "
     "proportional to d in Raventós et al. 2023.",
 )
-_series_styles = {  # trained layers as points, of the solved ones' colours
-    f"{heads}, {name}": {"color": COLOURS[colour], **style}
-    for heads, colour in (("one head", "trained"), ("all heads", "gd++"))
-    for name, style in (("solved", {}), ("trained", {"linestyle": "", "marker": "o", "markersize": 5}))
-}
-_series_styles |= {name: {"color": COLOURS[c], "linestyle": "--"} for name, c in (("dMMSE", "warm"), ("ridge", "ridge"))}
+_heads = {"one head": COLOURS["trained"], "all heads": COLOURS["gd++"]}
+_series_colours = {f"{heads}, {name}": colour for heads, colour in _heads.items() for name in ("solved", "trained")}
+_series_dashes: Any = {**{f"{heads}, trained": (1, 1) for heads in _heads}, "dMMSE": (4, 2), "ridge": (4, 2)}
 _diversity_axes = {"xscale": "log", "xlabel": "pretraining tasks M", "ylabel": LOSS}
-_panels: Any = {"axes": _diversity_axes, "by_panel": {"fresh tasks": {"yscale": "log"}}, "legend": "right"}
-_lines = Lines("task_diversity", "training_tasks", "value", _series, "measure", _diversity_curves, _series_styles, **_panels)
+_panels: Any = {"axes": _diversity_axes, "by_panel": {"fresh tasks": {"yscale": "log"}}, "dashes": _series_dashes}
+_lines = Lines("task_diversity", "training_tasks", _on, _series, "measure", _diversity_curves, _series_colours, **_panels)
 _diversity_views = [THRESHOLDS, _lines]
 TASK_DIVERSITY = experiment("task-diversity", _task_diversity, _diversity_views, title="Task diversity", keys=_diversity_keys)

@@ -21,9 +21,9 @@ from jexplicit.runs.progress import stage
 from launch.icl import config as configs
 from launch.icl import training
 from launch.icl.config import LayerFlags, MultiStepConfig
-from launch.icl.training import LOSS, STYLES, TEST, VALIDATION, Family, Model, experiment, make_model, measures, random_key
+from launch.icl.training import BY_NAME, LOSS, TEST, VALIDATION, Family, Model, experiment, make_model, measures, random_key
 from launch.kit.experiment import RunFolder
-from launch.kit.views import Column, Images, Lines, Results, Row, Table, cell, means, melt, pivot, pivot_table, points, where
+from launch.kit.views import Column, Lines, Results, Row, Table, figure, means, pivot, pivot_table, where
 
 # Linear attention on linear regression compared with gradient descent (von Oswald 2023).
 
@@ -65,9 +65,8 @@ def _training_curves(results: Results) -> list[str]:
     rows = [{**row, "series": row["label"] if "step" in row else row["series"]} for row in found]
     by_panel: dict[str, Any] = {label: {"yscale": "log", "ylim": (1e-3, None)} for label in list(_panels.values())[2:]}
     by_panel |= {_panels["loss"]: {"yscale": "log"}}  # a warm start begins at a distance of 0
-    axes, shown = {"xlabel": "training step", "ylabel": ""}, melt(rows, _panels)
-    figure = Lines(f"training_{model}", "step", "value", "series", "measure", shown, STYLES, axes, by_panel, (3.4, 3.2))
-    return figure._replace(legend="right")(results)
+    shown: Any = {"axes": {"xlabel": "training step", "ylabel": ""}, "by_panel": by_panel, "size": (3.4, 3.2)}
+    return Lines(f"training_{model}", "step", _panels, "series", "measure", lambda _: rows, BY_NAME, **shown)(results)
 
 
 ONE_STEP = experiment("one-step", _regression, [training.COMPARISON, _training_curves], title="One layer is one step")
@@ -125,16 +124,27 @@ def _deep_softmax(config: configs.DeepSoftmaxConfig, folder: RunFolder) -> list[
     return training.measure_families(config, model, [*training.descent_families(config, model), *families])
 
 
-def _head_products(results: Results) -> dict[str, dict[str, np.ndarray]]:
-    """The products of each head and their sum (paper, Fig. 12)."""
-    return {
-        label: {f"head {n + 1}": product for n, product in enumerate(heads)} | {"sum": heads.sum(axis=0)}
-        for label, heads in results.arrays("heads.npz").items()
-    }
+def _head_products(results: Results) -> list[str]:
+    """The products of heads and their sums, red and blue around 0 (Fig. 12)."""
+    path = results.path / "heads.npz"
+    if not path.exists():
+        return []
+    found = {label: [*heads, heads.sum(axis=0)] for label, heads in np.load(path).items()}
+    rows, columns = len(found), max(map(len, found.values()))
+    with figure(results.path / "figures" / "heads.png", rows, columns, size=(2.6 * columns, 2.6 * rows)) as axes:
+        for row, (label, products) in zip(axes, found.items(), strict=True):
+            for n, (ax, product) in enumerate(zip(row, products, strict=False), 1):
+                limit = max(1e-12, float(np.abs(product).max()))
+                image = ax.imshow(product, cmap="RdBu_r", vmin=-limit, vmax=limit)
+                ax.figure.colorbar(image, ax=ax, shrink=0.75)
+                ax.grid(False)
+                ax.set(xticks=[], yticks=[], title=f"head {n}" if n < len(products) else "sum")
+            row[0].set_ylabel(label)
+    return ["![heads](figures/heads.png)", ""]
 
 
 _softmax_note = "von Oswald et al. 2023, Fig. 11 and 12 (5000 steps): one head is worse than descent, two come close."
-_softmax_views = [measures(note=_softmax_note), training.loss_by_step("softmax", _heads), Images("heads", _head_products)]
+_softmax_views = [measures(note=_softmax_note), training.loss_by_step("softmax", _heads), _head_products]
 SOFTMAX = experiment("softmax", _softmax, _softmax_views, title="Softmax")
 _deep_views = [measures(), training.loss_by_step("deep_softmax", _starts)]
 DEEP_SOFTMAX = experiment("deep-softmax", _deep_softmax, _deep_views, title="Layers of softmax attention")
@@ -165,24 +175,23 @@ def _curvature(config: configs.CurvatureConfig, folder: RunFolder, context: int)
 
 
 def _largest(when: str) -> Callable[[Row], Any]:
-    return cell("closed_form", lambda row: f"{row[f'eigenvalue_max{when}']:.2f} ({row[f'mean_eigenvalue_max{when}']:.2f})")
+    of = f"eigenvalue_max{when}"
+    return lambda line: f"{line[f'closed_form {of}']:.2f} ({line[f'closed_form mean_{of}']:.2f})"
 
 
 CURVATURE_TABLE = Table(
     [
         Column("N", "context"),
-        Column("γ: solved", cell("closed_form", "gamma"), ".4f"),
-        Column("trained here", cell("trained", "gamma"), ".4f"),
-        Column("steps", cell("trained", "steps")),
+        Column("γ: solved", "closed_form gamma", ".4f"),
+        Column("trained here", "trained gamma", ".4f"),
+        Column("steps", "trained steps"),
         Column("paper, trained", lambda line: _paper_gamma.get(line["context"]), ".3f"),
         Column("largest eigenvalue before", _largest("")),
         Column("after", _largest("_after")),
-        Column("median condition number before", cell("closed_form", "condition_before"), ".3g"),
-        Column("after", cell("closed_form", "condition_after"), ".3g"),
+        Column("median condition number before", "closed_form condition_before", ".3g"),
+        Column("after", "closed_form condition_after", ".3g"),
     ],
-    lambda results: pivot(
-        means(where(results.rows, experiment="curvature"), ["context", "predictor"]), ["context"], "predictor"
-    ),
+    lambda results: pivot(means(where(results.rows, experiment="curvature"), ["context", "predictor"]), "context", "predictor"),
     note="Eigenvalues are the largest of all contexts and, in brackets, the mean of a context's largest.",
 )
 _by_context = lambda config: [{"context": N} for N in config.contexts]  # noqa: E731
@@ -229,17 +238,17 @@ def _depth_series(row: Row) -> str:
 DEPTHS_TABLE = Table(
     [
         Column("K", "layers"),
-        *(Column(name, cell(name, "loss"), "#.3g") for name in (*_series.values(), _bound)),
-        Column("solved GD++ above it, %", cell(_bound, "above_bound"), ".1f", 100),
+        *(Column(name, f"{name} loss", "#.3g") for name in (*_series.values(), _bound)),
+        Column("solved GD++ above it, %", f"{_bound} above_bound", ".1f", 100),
     ],
-    lambda results: pivot(results.rows, ["layers"], _depth_series),
+    lambda results: pivot(results.rows, "layers", _depth_series),
     note="From K = 7 on no separate rates are searched for: they are Chebyshev's. No layers whose residual is a polynomial of "
     "the degree of GD++, (3^K - 1)/2, are below the bound. It and the distance to it are of the law that rates are fitted to, "
     "with its extrapolated tails; the other losses are of fresh contexts.",
 )
-_styles = {"Chebyshev rates": {"color": "black", "marker": "x", "linestyle": ":"}, _bound: {"color": "grey", "linestyle": "--"}}
+_dashes: Any = {"Chebyshev rates": (1, 1), _bound: (4, 2)}
 _depths_axes = {"xlabel": "layers K", "ylabel": LOSS, "yscale": "log"}
-_depths_figure = Lines("depths", "layers", "loss", _depth_series, styles=_styles, axes=_depths_axes)
+_depths_figure = Lines("depths", "layers", "loss", _depth_series, dashes=_dashes, axes=_depths_axes)
 DEPTHS = experiment("depths", _depths, [DEPTHS_TABLE, _depths_figure], title="Depth")
 
 
@@ -292,7 +301,8 @@ def _newton_curves(results: Results) -> Iterator[Row]:
     for event in results.events("newton", "task"):
         for name, label in names.items():
             drawn = [(step, loss) for step, loss in enumerate(event[name], name == "layers") if loss > _lowest]
-            yield from points(*zip(*drawn, strict=True), series=label, inputs=f"{event['task']} inputs")
+            x, y = zip(*drawn, strict=True)
+            yield {"series": label, "inputs": f"{event['task']} inputs", "x": x, "y": y}
 
 
 STEPS = Table(
@@ -306,8 +316,7 @@ STEPS = Table(
     "too (Fu et al. 2023); Chebyshev rates predict log₂ 9 = 3.17 steps.",
 )
 _newton_axes = {"xlabel": "layers or steps", "yscale": "log", "ylabel": LOSS}
-_newton_styles = {"layers of GD++, solved": {"marker": "o"}}
-_newton_figure = Lines("newton", "x", "y", "series", "inputs", _newton_curves, _newton_styles, _newton_axes, sharey=True)
+_newton_figure = Lines("newton", "x", "y", "series", "inputs", _newton_curves, axes=_newton_axes, sharey=True)
 _by_condition = lambda config: [{"task": task} for task in _condition]  # noqa: E731
 NEWTON = experiment("newton", _newton, [STEPS, _newton_figure], title="Newton's iteration", keys=_by_condition)
 
@@ -434,16 +443,14 @@ def _with_expectation(row: Row) -> str:
     return f"{row['loss']:#.3g}" + (f" ({expected:#.3g})" if expected else "")
 
 
-_mesa_styles = {"ridge": {"color": "black", "linestyle": ":"}, _gradients: {"linestyle": ":", "linewidth": 2.5}}
+_dotted: Any = {"ridge": (1, 1), _gradients: (1, 1)}
 _mesa_axes = {"xlabel": "tokens", "xscale": "log", "yscale": "log", "ylabel": LOSS}
 _by_token = lambda results: [  # noqa: E731
-    row
-    for e in results.events("positions", "task", "predictor")
-    for row in points(range(1, len(e["losses"]) + 1), e["losses"], predictor=e["predictor"], task=e["task"])
+    {**e, "x": range(1, len(e["losses"]) + 1)} for e in results.events("positions", "task", "predictor")
 ]
-_mesa_panels: Any = {"rows": _by_token, "styles": _mesa_styles, "axes": _mesa_axes, "size": (2.8, 2.6), "legend": "below"}
-_mesa_figure = Lines("mesa", "x", "y", "predictor", "task", **_mesa_panels)
-LOSSES = pivot_table([Column("stream", "task")], "predictor", _with_expectation, rows={"task": _streams})
+_mesa_panels: Any = {"rows": _by_token, "dashes": _dotted, "axes": _mesa_axes, "size": (2.8, 2.6)}
+_mesa_figure = Lines("mesa", "x", "losses", "predictor", "task", **_mesa_panels)
+LOSSES = pivot_table([Column("stream", "task")], "predictor", Column("", _with_expectation), {"task": _streams})
 _mesa_note = "Half the mean squared error of an output after the last pair, in brackets its expectation in closed form."
 _mesa_views = [LOSSES._replace(note=_mesa_note), _mesa_figure]
 _by_stream = lambda config: [{"task": task} for task in _streams]  # noqa: E731

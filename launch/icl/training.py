@@ -20,8 +20,7 @@ from icl.closed_form import optimal_rate
 from icl.rates import Polynomial, Spectrum, optimal_polynomials, spectral_law
 from icl.tasks import QueryLoss, Sequence, Tasks, sample_tasks, vmap_tasks
 from icl.training import Recipe, TrainingProblem, train_layers
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import compile_quickly, use_devices
+from jexplicit.runs.devices import compile_quickly, key_of_seed, use_devices
 from jexplicit.runs.files import host_bytes
 from jexplicit.runs.progress import console, stage
 from launch.icl.config import COMMANDS, Flags, InputFlags, LayerFlags, TaskFlags, TrainingFlags
@@ -340,7 +339,7 @@ COLOURS = {  # distinguishable for colour-blind readers too
 }  # fmt: skip
 LOSS = "loss (half mean square)"
 _names = {"gd": "GD", "gd++": "GD++", "closed_form": "closed form"}
-STYLES = {name: {"color": colour, "label": _names.get(name, name)} for name, colour in COLOURS.items()}
+BY_NAME = {_names.get(name, name): colour for name, colour in COLOURS.items()}
 _reading = """Losses are half mean squared errors, means over seeds with their range in brackets. *GD* and *GD++* are K steps at
 their best rates, tied across steps where the layers share weights; the best single layer is a *closed form*. *Constructed* are
 attention weights that perform the reference, GD for one layer and GD++ for more; *interpolated* is the mean of trained and
@@ -367,14 +366,14 @@ def curves(results: Results, models: Models) -> list[Row]:
     for label, model in models.items():
         rows += [{"label": label, "series": "trained", **entry} for entry in curve(results, model)]
         found = {event["predictor"]: event["loss"] for event in results.events("reference") if event["model"] == model}
-        rows += [{"label": label, "series": name, "loss": loss} for name, loss in found.items()]
+        rows += [{"label": label, "series": _names.get(name, name), "loss": loss} for name, loss in found.items()]
     return rows
 
 
 def loss_by_step(name: str, models: Models) -> Lines:
     """The figure of validation losses by step, a panel for each model."""
     rows = functools.partial(curves, models=models)
-    return Lines(name, "step", "loss", "series", "label", rows, STYLES, BY_STEP, sharey=True)
+    return Lines(name, "step", "loss", "series", "label", rows, BY_NAME, axes=BY_STEP, sharey=True)
 
 
 def _predictor(row: Row) -> str:

@@ -10,13 +10,16 @@ import errno
 import functools
 import inspect
 import io
+import itertools
 import logging
 import os
 import pkgutil
 import re
+import shlex
 import shutil
 import sys
 import textwrap
+import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
@@ -26,28 +29,34 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 import tyro
 from rich.markup import escape
 
-from jexplicit.data.corpora import Unit
-from jexplicit.data.inputs import is_input
+from jexplicit.data.text import Unit, is_input
 from jexplicit.lm.names import Features, History, Method
-from jexplicit.runs.bounds import NonNegativeInt, PositiveInt, check_bounds, config_of, refuses
-from jexplicit.runs.files import check_experiment, experiment_of, local_path, read_config
+from jexplicit.runs.files import (
+    NonNegativeInt,
+    PositiveInt,
+    check_bounds,
+    check_experiment,
+    config_of,
+    experiment_of,
+    local_path,
+    read_config,
+    refuses,
+)
 from jexplicit.runs.progress import console, end_of_reader, json_line, quiet_output
 
 if TYPE_CHECKING:
     from jexplicit.lm.text_model import TextModel
 
 C = TypeVar("C")
-_first_group, _general = "command", "general"
-_flat = (tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff)  # --epochs, not --training.epochs
+_general = "general"
 _alone = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # --quiet without --no-quiet
 
 
 def command_name() -> str:
-    """The command of this process: `python -m launch.lm` or `jexplicit lm`."""
+    """The command of this process, such as `jexplicit lm`."""
     program = Path(sys.argv[0])
-    if program.name.startswith("jexplicit "):
-        return program.name
-    return f"python -m launch.{program.parent.name if program.stem == '__main__' else program.stem}"
+    name = program.parent.name if program.stem == "__main__" else program.stem
+    return program.name if program.name.startswith("jexplicit ") else f"jexplicit {name.replace('_', '-')}"
 
 
 def as_installed(text: str) -> str:
@@ -55,15 +64,11 @@ def as_installed(text: str) -> str:
     return re.sub(r"(python -m )?\blaunch\.(?=[a-z])", "jexplicit ", text)
 
 
-def as_started(text: str) -> str:
-    """A text with commands in this process's form."""
-    return as_installed(text) if command_name().startswith("jexplicit ") else text
-
-
 def as_typed(text: str) -> str:
-    """`as_started` for copying, with the path of this Python if needed."""
-    python = sys.executable if shutil.which("python") != sys.executable else "python"
-    return as_started(text).replace("python -m", f"{min(python, os.path.relpath(python), key=len)} -m")
+    """`as_installed` for copying, with the path of `jexplicit` if needed."""
+    beside = Path(sys.executable).with_name("jexplicit")
+    path = "jexplicit" if shutil.which("jexplicit") or not beside.exists() else shlex.quote(os.path.relpath(beside))
+    return as_installed(text).replace("jexplicit ", f"{path} ")
 
 
 class Preset(NamedTuple):
@@ -93,14 +98,16 @@ class Flag(NamedTuple):
 
 
 def flags(config: Any, default: Any = None, presets: Iterable[str] = ()) -> list[Flag]:
-    """The flags of a config in order, then those common to all."""
+    """The flags of a config by group, then those common to all."""
     helps, hints = _helps(config), typing.get_type_hints(config, include_extras=True)
     titles = {name: title for base in reversed(config.__mro__) for name, title in vars(base).get("GROUPS", {}).items()}
-    found, title = [], _first_group
+    found, title = [], "command"
     for field in dataclasses.fields(config):
         title = titles.get(field.name, title)
         value = field.default if default is None else getattr(default, field.name)
         found.append(Flag(title, field.name, hints[field.name], helps.get(field.name, ""), value))
+    order = [flag.group for flag in found]
+    found.sort(key=lambda flag: order.index(flag.group))
     if presets := tuple(presets):
         found.append(Flag(_general, "preset", Literal[*presets, None], "Start from the values of a preset above.", None))
     shown = {"quiet": "Print no progress.", "json": "Print the results as one JSON object on standard output."}
@@ -113,11 +120,10 @@ def _helps(config: type) -> dict[str, str]:
     helps = {}
     for base in reversed(config.__mro__[:-1]):
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        statements = typing.cast(ast.ClassDef, body).body
-        for field, text in zip(statements, statements[1:], strict=False):
+        for field, text in itertools.pairwise(typing.cast(ast.ClassDef, body).body):
             match field, text:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(written))):
-                    helps[name] = re.sub(r"(?<=[a-z)\]]\.) ", "\n", " ".join(written.split()), count=1)
+                    helps[name] = re.sub(r"(?<=[a-z)\]]\.) ", "\n", as_installed(" ".join(written.split())), count=1)
     return helps
 
 
@@ -125,37 +131,27 @@ def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str,
     """The config of a command line; `--help`, `--help-all` (tyro's) and errors end the process."""
     known = flags(config, default, presets)
     if {"-h", "--help"} & {*argv}:
-        print(f"usage: {prog} [OPTIONS]\n\n{description}\n\n{_short_help(known)}")
+        groups = itertools.groupby(known, lambda flag: flag.group)
+        lines = [line for group, own in groups for line in (f"{group}:", *map(_short_help, own))]
+        print(f"usage: {prog} [OPTIONS]", description, "\n".join(lines), sep="\n\n")
         raise SystemExit(0)
+    hints = [Annotated[flag.hint, tyro.conf.arg(help=flag.help)] for flag in known]
+    fields = [(flag.name, hint, dataclasses.field(default=flag.value)) for flag, hint in zip(known, hints, strict=True)]
+    kind = dataclasses.make_dataclass(config.__name__, fields, kw_only=True, frozen=True)
     given = ["--help" if word == "--help-all" else word for word in argv]
-    fields: dict[str, list[Any]] = {}  # of a dataclass for each group
-    for flag in known:
-        hint = Annotated[flag.hint, tyro.conf.arg(help=as_started(flag.help))]
-        fields.setdefault(flag.group, []).append((flag.name, hint, dataclasses.field(default=flag.value)))
-    parts = [(title, dataclasses.make_dataclass(title, own, kw_only=True, frozen=True)) for title, own in fields.items()]
-    kind = dataclasses.make_dataclass(config.__name__, parts, frozen=True)
-    groups: Any = tyro.cli(kind, prog=prog, args=given, description=description, config=_flat)
-    values = {name: value for group in vars(groups).values() for name, value in vars(group).items()}
-    return config(**{field.name: values[field.name] for field in dataclasses.fields(config)})  # pyright: ignore[reportArgumentType]
+    found: Any = tyro.cli(kind, prog=prog, args=given, description=description, config=(tyro.conf.HelptextFromCommentsOff,))
+    return config(**{field.name: getattr(found, field.name) for field in dataclasses.fields(config)})  # pyright: ignore[reportArgumentType]
 
 
-def _short_help(found: Sequence[Flag]) -> str:
-    """A line for each flag; groups that begin after 20 flags are only named."""
-    lines, named, count = [], [], 0
-    for group in dict.fromkeys(flag.group for flag in found):
-        own = [flag for flag in found if flag.group == group]
-        if count >= 20 and group != _general:
-            named += [f"--{flag.name.replace('_', '-')}" for flag in own]
-            continue
-        lines, count = [*lines, f"{group}:"], count + len(own)
-        for flag in own:
-            given = flag.value if isinstance(flag.value, tuple) else (flag.value,)
-            value = "required" if flag.value is MISSING else " ".join(str(one) for one in given if one not in (None, False))
-            choices = "|".join(map(str, typing.get_args(flag.hint))) if typing.get_origin(flag.hint) is Literal else ""
-            text = as_started(flag.help.partition("\n")[0]) + f" {choices}" * bool(choices) + f" ({value})" * bool(value)
-            lines.append(f"  --{flag.name.replace('_', '-'):18} {text}")
-    more = ["--help-all explains all flags", *["also", *named] * bool(named)]
-    return "\n".join([*lines, textwrap.fill(" ".join(more), 110, break_on_hyphens=False)])
+def _short_help(flag: Flag) -> str:
+    """One line on a flag: its first sentence, choices and default."""
+    given = flag.value if isinstance(flag.value, tuple) else (flag.value,)
+    value = "required" if flag.value is MISSING else " ".join(str(one) for one in given if one not in (None, False))
+    placed = tyro.conf.Positional[Any].__metadata__[0] in getattr(flag.hint, "__metadata__", ())
+    name, hint = (flag.name.upper(), flag.hint.__origin__) if placed else (f"--{flag.name.replace('_', '-')}", flag.hint)
+    choices = "|".join(map(str, typing.get_args(hint))) if typing.get_origin(hint) is Literal else ""
+    text = flag.help.partition("\n")[0] + f" {choices}" * bool(choices) + f" ({value})" * bool(value)
+    return f"  {name:20} {text}"
 
 
 def run_subcommand(commands: Mapping[str, Command], argv: Sequence[str] | None = None, *, description: str) -> int:
@@ -163,65 +159,43 @@ def run_subcommand(commands: Mapping[str, Command], argv: Sequence[str] | None =
     argv, prog = list(sys.argv[1:] if argv is None else argv), command_name()
     name = argv[0].replace("_", "-") if argv else "--help"
     if command := commands.get(name):
-        about = {"description": inspect.cleandoc(command.config.__doc__ or ""), "experiment": command.experiment}
-        return run_command(command.run, command.config, presets=command.presets, prog=f"{prog} {name}", argv=argv[1:], **about)
+        about = {"presets": command.presets, "prog": f"{prog} {name}", "experiment": command.experiment}
+        return entry_point(command.run, command.config, command.config.__doc__, **about)(argv[1:])
     if name in ("-h", "--help", "--help-all"):
-        kinds = {name: command.config for name, command in commands.items()}
-        about = f"{description.splitlines()[0]}\n\n`{prog} COMMAND --help` explains the flags of a command."
-        tyro.extras.subcommand_cli_from_dict(kinds, args=["--help"], prog=prog, description=about)  # ends the process
+        lines = [f"  {name:15} {command.config.__doc__.splitlines()[0]}" for name, command in commands.items()]
+        print(f"usage: {prog} COMMAND [OPTIONS]", as_installed(description).strip(), "\n".join(lines), sep="\n\n")
+        return 0
     console.print(f"[bold red]error:[/] {prog} {escape(name)}: choose one of {', '.join(commands)}", soft_wrap=True)
     return 2
 
 
 def entry_point(
-    run: Any,
-    config: Any,
-    description: str | None,
-    presets: Mapping[str, Preset] | None = None,
-    *,
-    module: str = "",
-    **about: Any,
-) -> Callable[..., int]:
-    """`main(argv=None)` of a command; ends the process where its module is the program.
-
-    module: its `__name__`. The other arguments are those of `run_command`.
-    """
-    main = functools.partial(run_command, run, config, presets=presets, description=description or "", **about)
-    if module == "__main__":
-        sys.exit(main())
-    return main
-
-
-def run_command(
     run: Callable[[C], Any] | str,
     config: type[C],
-    argv: Sequence[str] | None = None,
+    description: str | None,
+    presets: Mapping[str, Preset] = types.MappingProxyType({}),
     *,
-    presets: Mapping[str, Preset] | None = None,
-    prog: str | None = None,
-    description: str,
+    module: str = "",
+    prog: str = "",
     experiment: str | None = None,
-) -> int:
-    """Parse the command line into a config and run it.
+) -> Callable[..., int]:
+    """`main(argv=None)` of a command; it parses the flags, runs, and returns the status.
 
-    An error is one line, and the exit status 2. run: called with the config; it prints by `jexplicit.runs.progress.show` and
-    returns a dict for `--json`. Or the name of a module with a function `run` or an EXPERIMENT, or `module:NAME` of an
-    experiment, imported after the arguments are parsed, so that `--help` does not import JAX. experiment: the name in
+    run: called with the config; it prints by `jexplicit.runs.progress.show` and returns a dict for `--json`. Or the name of a
+    module with a function `run` or an EXPERIMENT, or `module:NAME` of an experiment, imported after the arguments are parsed:
+    `--help` does not import JAX. module: where it is the program, the process ends with the status. experiment: the name in
     config.json; default, the launcher that defines the config.
     """
-    logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # results of long work are shown in any encoding
-    argv, prog, presets = list(sys.argv[1:] if argv is None else argv), prog or command_name(), presets or {}
     known = [field.name for field in dataclasses.fields(config)]  # pyright: ignore[reportArgumentType]
-    description = as_started(description).replace(f"\n{prog}", f"\n  {prog}")  # --help joins lines that are not indented
-    if presets:
-        end = "\0" if "--help-all" in argv else ". "
-        names = "\n".join(f"  --preset {name}: {preset.note.partition(end)[0]}" for name, preset in presets.items())
-        description = f"{description}\nPresets, whose values other flags override:\n{names}"
-    try:
+
+    def call(argv: list[str]) -> None:
         default = _defaults(argv, config, presets, experiment or experiment_of(config))
-        chosen = parse(config, argv, default=default, prog=prog, description=description, presets=presets)
+        about = re.sub(r"\n(?=jexplicit )", "\n  ", as_installed(inspect.cleandoc(description or "")))  # lines of their own
+        if presets:
+            end = "\0" if "--help-all" in argv else ". "
+            names = [f"\n  --preset {name}: {preset.note.partition(end)[0]}" for name, preset in presets.items()]
+            about += "\nPresets, whose values other flags override:" + "".join(names)
+        chosen = parse(config, argv, default=default, prog=prog or command_name(), description=about, presets=presets)
         check_bounds(chosen)
         if (out := getattr(chosen, "out", None)) is not None:
             local_path(out, "--out")  # checked before any work
@@ -231,14 +205,25 @@ def run_command(
             print(json_line(found))
         if sys.stdout:  # None if closed from the start
             sys.stdout.flush()
-    except BrokenPipeError:
-        end_of_reader()
-    except (ValueError, FloatingPointError, RuntimeError, OSError) as error:
-        return _refused(error, known)
-    except KeyboardInterrupt:
-        console.print("interrupted" + "; the same command with --resume continues" * ("resume" in known))
-        return 130
-    return 0
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
+        if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+            sys.stdout.reconfigure(errors="backslashreplace")  # results of long work are shown in any encoding
+        try:
+            call(list(sys.argv[1:] if argv is None else argv))
+        except BrokenPipeError:
+            end_of_reader()
+        except (ValueError, FloatingPointError, RuntimeError, OSError) as error:
+            return _refused(error, known)
+        except KeyboardInterrupt:
+            console.print("interrupted" + "; the same command with --resume continues" * ("resume" in known))
+            return 130
+        return 0
+
+    if module == "__main__":
+        sys.exit(main())
+    return main
 
 
 def _refused(error: Exception, known: Sequence[str]) -> int:
@@ -256,7 +241,7 @@ def _refused(error: Exception, known: Sequence[str]) -> int:
         raise error
     console.quiet = False
     # library arguments as flags of the command: `data_dir=DIR` as `--data-dir DIR`
-    flag, said = rf"(?<![\w-])({'|'.join(known)})=(?=\S)", as_started(of_process or str(error))
+    flag, said = rf"(?<![\w-])({'|'.join(known)})=(?=\S)", as_installed(of_process or str(error))
     said = re.sub(flag, lambda found: f"--{found[1].replace('_', '-')} ", said)
     console.print(f"[bold red]error:[/] {escape(said)}", soft_wrap=True)
     if of_process:  # JAX's exit handler would deadlock with the other processes
@@ -294,33 +279,14 @@ _read_first = ("--out", "--preset")  # flags that decide on the defaults of othe
 # Flags that several commands share, and the models that they choose
 
 
-@dataclass(frozen=True)
-class ModelChoice:
-    """Which model of a run."""
-
-    GROUPS: ClassVar = {"run": "model"}
-
-    run: str
-    """Run folder, exported file, or .arpa file.
-    Runs of launch.lm and launch.networks have models; tokens of .arpa and .arpa.gz files are separated by white space."""
-    method: Method | str | None = None
-    """Method that fitted the model. Default: the model with the lowest dev perplexity of those that match the other flags."""
-    features: Features | None = None
-    """How the model combines context tokens: sum or cat."""
-    radius: int | None = None
-    """Context length K of the model, in tokens."""
-    history: History | None = None
-    """The model's --history: none, document, window:W, all, adaptive or adaptive:document."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelChoices:
     """Which models of runs: all that have one of the values of each flag."""
 
     GROUPS: ClassVar = {"method": "model"}
 
     method: tuple[Method | str, ...] = ()
-    """Methods that fitted the models."""
+    """Methods that fitted the models. Default: of a run, the model with the lowest dev perplexity, if one is wanted."""
     features: tuple[Features, ...] = ()
     """How the models combine context tokens: sum, cat or both."""
     radius: tuple[int, ...] = ()
@@ -329,12 +295,22 @@ class ModelChoices:
     """The models' --history: none, document, window:W, all, adaptive or adaptive:document."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelChoice(ModelChoices):
+    """Which model of a run: the best on dev of those that match."""
+
+    GROUPS: ClassVar = {"run": "model"}
+
+    run: str
+    """Run folder, exported file, or .arpa file.
+    Runs of launch.lm and launch.networks have models; tokens of .arpa and .arpa.gz files are separated by white space."""
+
+
 def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
     """The chosen model, with unknown symbols of a text named."""
     from jexplicit.lm.files import model_name
-    from jexplicit.lm.text_model import load_model
 
-    saved = load_model(config.run, method=config.method, features=config.features, radius=config.radius, history=config.history)
+    (saved,) = load_choices(config.run, config, best=True)
     perplexity = saved.about.get("dev_perplexity")
     quality = f", dev perplexity {perplexity:.2f}" if perplexity is not None else ""
     console.print(f"model {model_name(saved.about)} of {config.run}{quality}", soft_wrap=True)
@@ -345,13 +321,14 @@ def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
 
 
 def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator["TextModel"]:
-    """The chosen models of a run or export; `best`: one without flags."""
+    """The chosen models of a run or export; `best`: the best on dev."""
     from jexplicit.lm.files import model_rows
     from jexplicit.lm.text_model import load_model, load_row
 
     wanted = {f.name: getattr(choices, f.name) for f in dataclasses.fields(ModelChoices) if getattr(choices, f.name)}
-    if not is_input(run) and (wanted or not best):
-        yield from (load_row(run, row) for row in model_rows(run, **wanted))
+    if not is_input(run):
+        rows = model_rows(run, **wanted)
+        yield from (load_row(run, row) for row in (sorted(rows, key=lambda row: row["dev_perplexity"])[:1] if best else rows))
         return
     about = (saved := load_model(run)).about
     if other := [f"{name} {about.get(name)}" for name, values in wanted.items() if about.get(name) not in values]:
@@ -392,7 +369,7 @@ class Images:
 
     data: str = "digits"
     """Image data set. digits: the 8x8 digits of scikit-learn. mnist, fashion_mnist, or any name: the files in --data-dir. A
-    path, such as ./shapes or mnist.npz: the files there. tfds:NAME or tfds:DIR: a data set of TensorFlow Datasets."""
+    path, such as ./shapes or mnist.npz: the files there."""
     data_dir: str | None = None
     """Folder or file of images, which become grey. It is a folder of train/LABEL and test/LABEL, or of LABEL alone; a folder of
     idx files with MNIST's file names, gzipped or not; or an .npz file with the arrays x_train, y_train, x_test, y_test.
@@ -430,8 +407,7 @@ class Text(Reading, Files):
 
     tokenizer: str = "bpe"
     """Kind of tokens: bpe, word, char, or the FILE of a tokenizer. bpe: subwords. word: words between white space. char:
-    characters. Or FILE, an existing tokenizer: another run's folder or its tokenizer.model, any SentencePiece model, or a
-    Hugging Face tokenizer.json."""
+    characters. Or FILE, an existing tokenizer: another run's folder or its tokenizer.model, or any SentencePiece model."""
     vocab_size: PositiveInt | None = None
     """Vocabulary size, <pad> and <unk> included. Default: 4098 = 2^12 + 2; with --tokenizer char, every character."""
 

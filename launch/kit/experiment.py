@@ -5,8 +5,10 @@
 measure(config, folder) yields pairs such as `{"radius": K}, lambda: [{"loss": loss_of(K)}]`.
 """
 
+import contextlib
 import dataclasses
 import inspect
+import itertools
 import json
 import os
 import platform
@@ -23,8 +25,8 @@ import jax
 from jexplicit.runs import files
 from jexplicit.runs.devices import check_equal_across_processes, is_first, lock_run_folder
 from jexplicit.runs.progress import console, show
-from launch.kit.command import Preset, command_name, run_command
-from launch.kit.views import Row, Table, View, read_results, where
+from launch.kit.command import Preset, command_name, entry_point
+from launch.kit.views import Row, Table, View, read_results, rich_table, where
 
 _of_one_start = ("coordinator", "num_processes", "process_id")  # fields not stored in config.json
 # Fields that do not affect results, such as devices: a resumed run may change them.
@@ -33,16 +35,11 @@ _libraries = ("flax", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint", "sc
 
 
 class RunFolder:
-    """The folder of a run.
+    """The folder of a run, locked against other runs while it is open.
 
-    It has config.json, environment.json, metrics.jsonl, results.json, figures/, checkpoints/ and report.md. Opening it locks
-    it against other runs for the lifetime of this object, and writes the first two. Of several processes the first one writes;
-    all of them have the same rows in memory. resume: continue a run of the same configuration, except for `extend` and fields
-    that do not affect results.
-
-    Raises:
-        ValueError: a folder with other files, with a run and no `resume`, of another configuration or experiment, in use,
-            damaged, or that cannot be written.
+    Of several processes the first one writes; all of them have the same rows in memory. resume: continue a run of the same
+    configuration, except for `extend` and fields that do not affect results. ValueError: a folder with other files, with a run
+    and no `resume`, of another configuration or experiment, in use, damaged, or that cannot be written.
     """
 
     def __init__(
@@ -51,8 +48,6 @@ class RunFolder:
         self.path = path = files.local_path(out, "--out")
         described = json.loads(json.dumps(dataclasses.asdict(config)))  # as JSON types
         experiment = experiment or files.experiment_of(type(config))
-        if unknown := sorted(set(extend) - set(described)):
-            raise ValueError(f"extend names {', '.join(unknown)}: the config has only {', '.join(described)}")
         _check_empty_or_run(path)
         self._lock = lock_run_folder(path, jax.process_index())
         files.check_experiment(path, experiment, "choose another --out")
@@ -73,7 +68,12 @@ class RunFolder:
             return
         kept = {name: None if name in _of_one_start else value for name, value in described.items()}
         files.write_json(path / "config.json", {"launcher": experiment, **kept})
-        files.write_json(path / "environment.json", environment())
+        about = environment()
+        with contextlib.suppress(OSError, ValueError, KeyError):  # a continuation adds flags to the command
+            if begun:
+                before = files.parse_json((path / "environment.json").read_bytes())["command"]
+                about["command"] = [*before, *itertools.dropwhile(lambda word: not word.startswith("-"), sys.argv[1:])]
+        files.write_json(path / "environment.json", about)
         metrics = path / "metrics.jsonl"
         text = metrics.read_bytes() if metrics.exists() else b""
         if text and not text.endswith(b"\n"):  # a line of a killed run, cut short
@@ -84,12 +84,9 @@ class RunFolder:
         """Append one line to metrics.jsonl."""
         if not is_first():
             return
-        line, path = json.dumps({"time": round(time.time(), 3), **event}) + "\n", self.path / "metrics.jsonl"
-        try:
-            with open(path, "a") as file:
-                file.write(line)
-        except OSError as error:
-            raise ValueError(f"{path} cannot be written ({error.strerror}): make room, then continue with --resume") from error
+        line = json.dumps({"time": round(time.time(), 3), **event})
+        with open(self.path / "metrics.jsonl", "a") as file:
+            file.write(f"{line}\n")
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl with this `event`, oldest first."""
@@ -201,10 +198,9 @@ class Experiment(NamedTuple):
         if not is_first():
             return {}
         self.after(config, folder)
-        report, shown = self.report(folder.path), (view for views in self.views for view in getattr(views, "views", (views,)))
-        if table := next((view for view in shown if isinstance(view, Table)), None):
-            if (printed := table.terminal(read_results(folder.path))).row_count:
-                show(printed)
+        report = self.report(folder.path)
+        for table in [view for view in self.views if isinstance(view, Table)][:1]:
+            show(rich_table(*table.content(read_results(folder.path))))
         folder.log(event="finished", seconds=(seconds := time.perf_counter() - start))
         console.print(f"report {report}, figures in {folder.path / 'figures'}, after {seconds:.0f} s", soft_wrap=True)
         return {"out": str(folder.path), "seconds": seconds, "rows": folder.rows()}
@@ -219,6 +215,5 @@ class Experiment(NamedTuple):
         return path
 
     def main(self, argv: Sequence[str] | None = None, *, description: str = "") -> int:
-        """Entry point of the command line; see `run_command`."""
-        about = description or inspect.cleandoc(self.config.__doc__ or "")
-        return run_command(self.run, self.config, presets=self.presets, description=about, argv=argv, experiment=self.name)
+        """Entry point of the command line."""
+        return entry_point(self.run, self.config, description or self.config.__doc__, self.presets, experiment=self.name)(argv)

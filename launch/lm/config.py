@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from jexplicit.lm.names import Features, FitOptions, History, Method
-from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveInt
-from jexplicit.runs.files import local_path
+from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, local_path
 from launch.kit.command import Preset, Run, Text
 
 # What a finished run may be continued with: more models, samples or a test text.
@@ -20,9 +19,8 @@ class _Models(Text, Run):
     GROUPS: ClassVar = {"corpus": "text", "features": "models"}
 
     corpus: str = "docs"
-    """Source of the text: tfds:NAME, shards:DIR, text or docs. docs: the documentation that comes with Python. text: the files
-    of --train (implied by it). shards:DIR: what launch.shards wrote to DIR, of any size. tfds:NAME: a text data set of
-    TensorFlow Datasets, which must be installed."""
+    """Source of the text: shards:DIR, text or docs. docs: the documentation that comes with Python. text: the files of --train
+    (implied by it). shards:DIR: what launch.shards wrote to DIR, of any size."""
     test: tuple[str, ...] = ()
     """Test text, as --train. After all models are measured, those that dev chooses are evaluated on it, once: of
     each method and history the one with the lowest dev perplexity. Their rows have the test loss with its standard error over

@@ -21,14 +21,16 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer, Real
 from rich.markup import escape
 
-from jexplicit.counts.pairs import Counts, count, count_sparse
-from jexplicit.counts.tables import read_tables
-from jexplicit.data import corpora
-from jexplicit.data.contexts import PAD, contexts, distinct_contexts
-from jexplicit.data.corpora import Corpus, Documents, TextSizes, about_corpus, check_reading, files_documents, split_at_end
-from jexplicit.data.inputs import list_files
-from jexplicit.data.shards import TokenizedCorpus, count_tokens, read_shards, read_sizes, tokenize_corpus
-from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
+from jexplicit.counts import Counts, count, count_sparse, read_tables
+from jexplicit.data import text as corpora
+from jexplicit.data.streams import TokenizedCorpus, contexts, distinct_contexts, read_shards, read_sizes, tokenize_corpus
+from jexplicit.data.text import (
+    Corpus,
+    Documents,
+    TextSizes,
+    split_at_end,
+)
+from jexplicit.data.tokenizers import PAD, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm import evaluation
 from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, contexts_name, contexts_radius, fit_bytes
@@ -42,8 +44,7 @@ from jexplicit.lm.text_model import load_row
 from jexplicit.lm.training import kkt_residual
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs import devices
-from jexplicit.runs.bounds import refuses
-from jexplicit.runs.files import host_bytes, parse_bytes, peak_bytes, trim_heap, write_json
+from jexplicit.runs.files import host_bytes, parse_bytes, peak_bytes, refuses, trim_heap, write_json
 from jexplicit.runs.progress import console, print_hint, show, si_format, stage
 from launch.kit.command import as_typed, check_text
 from launch.kit.experiment import Experiment, Part, RunFolder
@@ -63,8 +64,8 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     kind, _, name = config.corpus.partition(":")
     methods, corpus = set(config.methods), f"--corpus {config.corpus}"
     words = {name: " ".join(map(str, getattr(config, name))) for name in _given}
-    known = kind in (("shards", "tfds") if name else ("docs", "text"))
-    yield not known, f"{corpus}: choose docs, text, shards:DIR or tfds:NAME"
+    known = kind == "shards" if name else kind in ("docs", "text")
+    yield not known, f"{corpus}: choose docs, text or shards:DIR"
     if config.coordinator is not None:
         devices.check_process(config.coordinator, config.num_processes, config.process_id)
         yield _beyond("--methods", config.methods, _of_processes, "--coordinator")
@@ -156,11 +157,11 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     C = training.known_counts(1)[0]
     about = {
         "train_tokens": int(C.sum(axis=0, dtype=np.int64)[PAD + 1 :].sum()),  # all but <pad>
-        "dev_tokens": count_tokens(text.dev),
+        "dev_tokens": int(np.count_nonzero(text.dev)),
         "vocab_size": N,
         "count_seconds": seconds,
         **source,
-        "corpus_about": about_corpus(config.corpus),
+        "corpus_about": corpora.about_corpus(config.corpus),
         **{f"dev_{name}": value for name, value in sizes.items()},
         "unknown_share": evaluation.unknown_share(text.dev),
         "dev_in_train": text.dev_in_train and text.dev_in_train.documents,
@@ -497,7 +498,7 @@ def _read_tests(config: Config, folder: RunFolder, tokenizer: Tokenizer) -> tupl
     else:
         counted, files = None, _check_test_files(config)
         inside = os.path.commonpath([os.path.dirname(file) for file in files]) if files else ""
-        texts = {os.path.relpath(file, inside): list(files_documents([file], **reading)) for file in files}
+        texts = {os.path.relpath(file, inside): list(corpora.files_documents([file], **reading)) for file in files}
         streams = {name: encode_documents(tokenizer, documents) for name, documents in texts.items()}
     if empty := [name for name, stream in streams.items() if not (stream != PAD).any()]:
         raise ValueError(f"{empty[0]} has no token to predict: take it out of --test")
@@ -511,13 +512,13 @@ def _check_test_files(config: Config) -> list[str]:
     """The files of --test, each once, and new to train and dev."""
     if not config.test:
         return []
-    files = list_files(config.test)
-    others = {flag: list_files(getattr(config, flag)) for flag in ("train", "dev") if getattr(config, flag)}
+    files = corpora.list_files(config.test)
+    others = {flag: corpora.list_files(getattr(config, flag)) for flag in ("train", "dev") if getattr(config, flag)}
     for flag, read in others.items():
         if shared := sorted(set(map(os.path.realpath, files)) & set(map(os.path.realpath, read))):
             raise ValueError(f"{shared[0]} is in {flag} and in test: remove it from one; a test text is new to every choice")
     every = [file for read in (*others.values(), files) for file in read]
-    check_reading(every, field=config.field, documents=config.documents)
+    corpora.check_reading(every, field=config.field, documents=config.documents)
     return files
 
 

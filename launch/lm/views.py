@@ -1,5 +1,6 @@
 """Tables and figures of a launch.lm run, also of the docs."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.ticker import NullLocator
 
 from jexplicit.lm.names import label
-from launch.kit.views import Column, Lines, Results, Row, Section, Table, Texts, View, cell, figure, melt, pivot, where
+from launch.kit.views import Column, Lines, Results, Row, Table, View, figure, pivot, section, texts, where
 
 _much = 0.01  # of the dev documents in train: worth a warning
 _parts = {"train_perplexity": "train", "dev_perplexity": "dev"}
@@ -74,38 +75,34 @@ TESTS = Table(
 
 
 def _of_methods(lines: list[Row]) -> Sequence[Column]:
-    def pair(row: Row) -> str:
-        return f"{row['train_perplexity']:.1f} / {row['dev_perplexity']:.1f}"
+    methods = dict.fromkeys(name.removesuffix(" pair") for line in lines for name in line if name.endswith(" pair"))
+    epochs, delta = Column("epochs", "cold epochs", "d"), Column("δ", "delta delta", ".3f")
+    return [Column("model", "model"), epochs, *(Column(method, f"{method} pair") for method in methods), delta]
 
-    methods = dict.fromkeys(name for line in lines for name in line if name != "model")
-    epochs, delta = Column("epochs", cell("cold", "epochs"), "d"), Column("δ", cell("delta", "delta"), ".3f")
-    return [Column("model", "model"), epochs, *(Column(method, cell(method, pair)) for method in methods), delta]
+
+def _pairs(results: Results) -> list[Row]:
+    """Train / dev perplexity by model and method."""
+    pair = "{train_perplexity:.1f} / {dev_perplexity:.1f}"
+    rows = [{**row, "model": _model(row), "pair": pair.format(**row)} for row in where(results.rows, **_compared)]
+    return pivot(rows, "model", "method")
 
 
 _compared = {"method": ("explicit", *_trained, *_swept)}
-BY_METHOD = Table(  # train / dev perplexity
-    _of_methods,
-    lambda results: pivot([{**row, "model": _model(row)} for row in where(results.rows, **_compared)], ["model"], "method"),
-)
+BY_METHOD = Table(_of_methods, _pairs)
 
 
-def _perplexities(results: Results) -> list[Row]:
-    """Perplexity by K on train and dev; of other models a level."""
-    names = [
-        {"model": f"{row['method']}, {row['features']}"} if row["features"] != "none" else {"model": label(row), "radius": None}
-        for row in results.rows
-    ]
-    return melt(({**row, **name} for row, name in zip(results.rows, names, strict=True)), _parts)
+def _line(row: Row) -> str:
+    return label(row) if row["features"] == "none" else f"{row['method']}, {row['features']}"
 
 
 def _loss_curves(results: Results) -> list[Row]:
     """The epochs by features and part; both features share K = 1."""
     epochs = results.events("epoch", "method", "features", "radius", "epoch")
     return [
-        {**row, "panel": f"{features.capitalize()}, {row['measure']}", "model": f"{row['method']}, K = {row['radius']}"}
-        | {"line": features}
-        for features in ("sum", "cat")
-        for row in melt((event for event in epochs if event["features"] == features or event["radius"] == 1), _parts)
+        {**row, "model": f"{row['method']}, K = {row['radius']}", "y": row[name], "panel": f"{features.capitalize()}, {part}"}
+        for features, (name, part) in itertools.product(("sum", "cat"), _parts.items())
+        for row in epochs
+        if row["features"] == features or row["radius"] == 1
     ]
 
 
@@ -117,7 +114,7 @@ def _scaling(results: Results) -> list[str]:
     columns, lines = min(len(rows), 3), -(-len(rows) // 3)
     with figure(results.path / "figures" / "scaling.png", lines, columns, size=(3.6 * columns, 3.3 * lines)) as axes:
         for ax, row in zip(axes.flat, rows, strict=False):
-            points, slope = results.arrays(scaling_file(row["features"], row["radius"])), row["scaling_slope"]
+            points, slope = np.load(results.path / scaling_file(row["features"], row["radius"])), row["scaling_slope"]
             f = points["f"][points["f"] > 0].astype(float)
             means = np.exp(points["log_means"][points["f"] > 0].astype(float))
             ax.hexbin(f, means, xscale="log", yscale="log", gridsize=45, mincnt=1, cmap="viridis", norm=LogNorm())
@@ -132,15 +129,16 @@ def _scaling(results: Results) -> list[str]:
     return ["![scaling assumption](figures/scaling.png)", ""]
 
 
-PERPLEXITY = Lines("perplexity", "radius", "value", "model", "measure", _perplexities, axes=_log, sharey=True, legend="right")
+_by_radius = lambda row: None if row["features"] == "none" else row["radius"]  # noqa: E731  (other models are levels)
+PERPLEXITY = Lines("perplexity", _by_radius, _parts, _line, "measure", axes={**_log, "xlabel": "radius"}, sharey=True)
 _linear = {**_log, "xscale": "linear"}
-LOSS_CURVES = Lines("loss_curves", "epoch", "value", "model", "panel", _loss_curves, axes=_linear, row="line", legend="right")
+LOSS_CURVES = Lines("loss_curves", "epoch", "y", "model", "panel", _loss_curves, axes=_linear)
 VIEWS: Sequence[View] = (
     _about,
     RESULTS,
     TESTS,
     PERPLEXITY,
-    Section("Methods", [BY_METHOD, LOSS_CURVES], _compared),
+    section("Methods", BY_METHOD, LOSS_CURVES, **_compared),
     _scaling,
-    Texts("Sampled text", "samples.json"),
+    texts("Sampled text", "samples.json"),
 )

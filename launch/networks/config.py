@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import tyro
 
-from jexplicit.data.corpora import Split
+from jexplicit.data.text import Split
 from jexplicit.nn.names import Activation, Direct, OptimizerName
-from jexplicit.runs.bounds import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
+from jexplicit.runs.files import Bounds, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, refuses
 from launch.kit import command as flags
 from launch.kit.command import Command, Images, Preset, Run
 

@@ -8,6 +8,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from statistics import mean, stdev
 from typing import Any, NamedTuple, get_args
 
 import jax
@@ -19,10 +20,10 @@ from jexplicit.nn import networks
 from jexplicit.nn.names import InitializerName, NormName, ObjectiveName
 from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step, variables_of
 from jexplicit.nn.training import epoch_order, make_optimizer, objective
-from jexplicit.runs.checks import key_of_seed
+from jexplicit.runs.devices import key_of_seed
 from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.kit.views import Column, Lines, Results, Row, Section, Table, groups, mean_std, pivot_table, where
+from launch.kit.views import Column, Lines, Results, Row, Table, groups, pivot_table, section, where
 from launch.networks.config import AutoencoderConfig, CompareConfig, Descent, checked
 from launch.networks.training import CURVES, RESULTS, Data, SplitData, open_pictures, train_model
 
@@ -136,7 +137,7 @@ _maps = Table(
     rows=lambda results: [row for row in results.rows if "attractors" in row],
     note="A training example whose Jacobian has a spectral radius below 1 attracts the iterates of the map.",
 )
-_of_autoencoders = [RESULTS, CURVES, Section("Anomalies", [ANOMALIES]), Section("Memories", [_maps])]
+_of_autoencoders = [RESULTS, CURVES, section("Anomalies", ANOMALIES), section("Memories", _maps)]
 _title = "launch.networks autoencoder"
 AUTOENCODER = Experiment("networks", AutoencoderConfig, _measure_autoencoders, _of_autoencoders, check=checked, title=_title)
 
@@ -287,6 +288,11 @@ def _finite(values: Any) -> list[float | None]:
     return [x if np.isfinite(x) else None for x in np.asarray(values, float).tolist()]
 
 
+def mean_std(values: Sequence[float], form: str) -> str:
+    """Mean ± standard deviation."""
+    return f"{mean(values):{form}}" + (f" ± {stdev(values):{form}}" if len(values) > 1 else "")
+
+
 def summaries(results: Results, **fields: Any) -> list[Row]:
     """Mean ± standard deviation over seeds, a line for each variant."""
     summarised, lines = {"train_accuracy": (100, ".1f"), "test_accuracy": (100, ".1f"), "dev_loss": (1, ".3f")}, []
@@ -305,18 +311,17 @@ _against = {"normalisation": "hidden layers", "initializers": "factor on the wei
 def _curves(results: Results) -> list[Row]:
     """Dev accuracy by epoch, or test accuracy by number."""
     numbered = [row for row in results.rows if row.get("value") is not None]
-    rows = [
-        {"x": row["value"], "y": row["test_accuracy"], "hue": row["group"], "panel": f"by {_against[row['comparison']]}"}
+    rows: list[Row] = [
+        {"x": row["value"], "y": 100 * row["test_accuracy"], "hue": row["group"], "panel": f"by {_against[row['comparison']]}"}
         for row in numbered
         if row.get("test_accuracy") is not None
     ]
     for event in results.events("curves", "variant"):
         hue, panel = event["variant"].removesuffix(f", {event['group']}").replace("_", " "), event["group"]
-        for epoch, seeds in enumerate(zip(*event["dev_accuracy"], strict=True)):
-            if not where(numbered, variant=event["variant"]):
-                rows.append({"x": epoch, "y": np.array(seeds, float), "hue": hue, "panel": panel})
-    places = {panel: n // 2 for n, panel in enumerate(dict.fromkeys(row["panel"] for row in rows))}
-    return [{**row, "y": 100 * row["y"], "line": places[row["panel"]]} for row in rows]
+        if not where(numbered, variant=event["variant"]):
+            percent = 100 * np.array(event["dev_accuracy"], float).T  # by epoch and seed
+            rows.append({"x": range(len(percent)), "y": percent.tolist(), "hue": hue, "panel": panel})
+    return rows
 
 
 _columns = [
@@ -326,14 +331,13 @@ _columns = [
 SCALES = Table(_columns, lambda results: summaries(results, group="scales"))
 BY_VALUE = pivot_table(  # of variants with a number, such as a depth
     [Column("test %", "group")],
-    "value",
-    "test_accuracy",
-    heading="{:g}",
-    rows=lambda results: [line for line in summaries(results) if line.get("value") is not None],
+    "number",
+    Column("", "test_accuracy"),
+    lambda results: [{**line, "number": f"{n:g}"} for line in summaries(results) if (n := line.get("value")) is not None],
 )
 _by_panel = {f"by {what}": {"xlabel": what, "ylabel": "test accuracy (%)", "xscale": "log"} for what in _against.values()}
 _shown: dict[str, Any] = {"axes": {"xlabel": "epochs", "ylabel": "dev accuracy (%)"}, "by_panel": _by_panel, "size": (4.6, 3.2)}
-_figure = Lines("comparison", "x", "y", "hue", "panel", _curves, row="line", legend="below", **_shown)
+_figure = Lines("comparison", "x", "y", "hue", "panel", _curves, **_shown)
 _of_comparisons = [Table(_columns, summaries), BY_VALUE, _figure]
 COMPARE = Experiment(
     "networks", CompareConfig, _measure_variants, _of_comparisons, check=checked, title="launch.networks compare"

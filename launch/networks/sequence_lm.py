@@ -10,11 +10,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jexplicit.data import corpora
-from jexplicit.data.contexts import PAD, contexts
-from jexplicit.data.corpora import Corpus, TextSizes, text_corpus
-from jexplicit.data.shards import tokenize_corpus
-from jexplicit.data.tokenizers import Tokenizer, encode_documents
+from jexplicit.data import text as corpora
+from jexplicit.data.streams import contexts, tokenize_corpus
+from jexplicit.data.text import Corpus, TextSizes, text_corpus
+from jexplicit.data.tokenizers import PAD, Tokenizer, encode_documents
 from jexplicit.lm.evaluation import comparable_measures, document_losses, loss_fields, spelling
 from jexplicit.lm.files import save_run_model
 from jexplicit.lm.generation import generate_text
@@ -23,13 +22,11 @@ from jexplicit.nn import sequences
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from jexplicit.nn.sequences import Transformer
 from jexplicit.nn.training import TrainingResult
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.devices import check_memory, data_mesh, on_cpu, use_devices
+from jexplicit.runs.devices import check_memory, data_mesh, key_of_seed, load_checkpoint, on_cpu, use_devices
 from jexplicit.runs.files import read_texts, write_json
-from jexplicit.runs.loop import load_checkpoint
 from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.kit.views import Column, Lines, Results, Row, Table, Texts
+from launch.kit.views import Column, Lines, Results, Row, Table, texts
 from launch.networks import training
 from launch.networks.config import MLPConfig, TransformerConfig, checked
 from launch.networks.training import CURVES, Data, SplitData, train_model
@@ -273,7 +270,7 @@ def _curves(results: Results) -> list[Row]:
 
 _axes = {"xlabel": "TFLOP of training", "ylabel": "dev loss in windows"}
 _figure = Lines("curves", "TFLOP", "dev_loss", "label", rows=_curves, axes=_axes, size=(6.4, 4.2))
-_samples = Texts("Sampled documents", "samples.json")
+_samples = texts("Sampled documents", "samples.json")
 _of_windows: Any = {"check": _checked_with_devices, "title": "launch.networks: language models of windows"}
 _of_contexts: Any = {"check": checked, "title": "launch.networks mlp-lm"}
 MLP = Experiment("networks", MLPConfig, _measure_mlp, [training.RESULTS, CURVES, _samples], **_of_contexts)

@@ -14,8 +14,7 @@ from jexplicit.nn import training
 from jexplicit.nn.names import ObjectiveName
 from jexplicit.nn.networks import Scores, init_variables, scorer, train_network
 from jexplicit.nn.training import TrainingResult, epoch_order, make_optimizer, make_schedule, shorter_epochs
-from jexplicit.runs.checks import key_of_seed
-from jexplicit.runs.loop import save_checkpoint
+from jexplicit.runs.devices import key_of_seed, save_checkpoint
 from jexplicit.runs.progress import console, stage
 from launch.kit.experiment import RunFolder
 from launch.kit.views import Column, Lines, Row, Table
@@ -173,5 +172,5 @@ RESULTS = Table(
     note="Losses are means per example, in nats for cross-entropies, at the epoch with the lowest dev loss; steps and seconds "
     "are those of the whole training.",
 )
-_shown: Any = {"axes": {"xscale": "log", "yscale": "log", "ylabel": "dev loss"}, "size": (6.4, 4.2), "legend": "below"}
+_shown: Any = {"axes": {"xscale": "log", "yscale": "log", "ylabel": "dev loss"}, "size": (6.4, 4.2)}
 CURVES = Lines("curves", "step", "dev_loss", "name", rows=lambda results: results.events("epoch", "name", "epoch"), **_shown)

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from jexplicit.counts.beam import Part, cut_part, tokenise_part, write_stream_index
-from jexplicit.counts.pairs import count
-from jexplicit.counts.tables import merge_counts, read_tables
-from jexplicit.data.corpora import Documents, files_documents, read_documents, split_documents, text_corpus
-from jexplicit.data.shards import read_shards
+from jexplicit.beam import Part, tokenise_part, write_stream_index
+from jexplicit.counts import count, merge_counts, read_tables
+from jexplicit.data.streams import read_shards
+from jexplicit.data.text import Documents, files_documents, read_documents
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from launch.beam import main
 from launch.shards import main as shards_main
@@ -37,18 +36,6 @@ def assert_counts(tables, expected) -> None:
         np.testing.assert_array_equal(C.toarray(), D)
 
 
-def test_parts_are_cut_as_the_whole():
-    for n in (2, 9, 99, 100, 345):
-        documents = [str(index) for index in range(n)]
-        parts = [Part("all", number, documents[first : first + 7]) for number, first in enumerate(range(0, n, 7))]
-        lengths = {part.number: len(list(part.documents)) for part in parts}
-        cut = [half for part in reversed(parts) for half in cut_part(part, lengths)][::-1]
-        for split, expected in zip(("train", "dev"), split_documents(documents), strict=True):
-            halves = sorted((part for part in cut if part.split == split), key=lambda part: part.number)
-            assert [document for half in halves for document in half.documents] == expected
-    refused(r"1 document\(s\) cannot be split", cut_part, parts[0], {0: 1})
-
-
 def test_tokenised_parts_are_the_stream_and_its_counts(files, tmp_path, monkeypatch):
     monkeypatch.setattr("jexplicit.data.tokenizers._ENCODING_BATCH", 16)
     documents, K = read_documents(files), 3
@@ -67,19 +54,18 @@ pipeline = pytest.mark.filterwarnings("ignore")  # of Beam's own
 
 
 @pipeline
-@pytest.mark.parametrize("with_dev", [True, False])
-def test_the_pipeline_writes_what_one_process_writes(files, tmp_path, with_dev):
+def test_the_pipeline_writes_what_one_process_writes(files, tmp_path):
     pytest.importorskip("apache_beam")
-    text = ["--train", *files[:-2], *(["--dev", *files[-2:]] if with_dev else []), "--vocab-size", "60"]
+    text = ["--train", *files[:-2], "--dev", *files[-2:], "--vocab-size", "60"]
     out, alone = tmp_path / "beam", tmp_path / "alone"
     assert main(["--out", str(out), *text, "--radius", "3"]) == 0
     assert shards_main(["--out", str(alone), *text]) == 0
     assert (out / "tokenizer.model").read_bytes() == (alone / "tokenizer.model").read_bytes()
-    corpus, tokenizer = text_corpus(files[:-2], files[-2:] if with_dev else ()), Tokenizer.load(out / "tokenizer.model")
-    for part, documents in (("train", corpus.train), ("dev", corpus.dev)):
+    tokenizer = Tokenizer.load(out / "tokenizer.model")
+    for part, own in (("train", files[:-2]), ("dev", files[-2:])):
         found = read_shards(out / part)
         np.testing.assert_array_equal(found[:], read_shards(alone / part)[:])
-        np.testing.assert_array_equal(found[:], encode_documents(tokenizer, list(documents)))
+        np.testing.assert_array_equal(found[:], encode_documents(tokenizer, read_documents(own)))
     expected = count(read_shards(out / "train")[:], radius=3, vocab_size=60)
     assert_counts(read_tables(out / "counts", tokenizer=tokenizer.sha256), expected)
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import pytest
 from refusals import refused
 
-from jexplicit.runs.bounds import PositiveInt
-from jexplicit.runs.files import experiment_of, read_config, read_events, read_rows, read_run
+from jexplicit.runs.files import PositiveInt, experiment_of, read_config, read_events, read_rows, read_run
 from launch.kit.command import Preset
 from launch.kit.experiment import Experiment, RunFolder
-from launch.kit.views import Column, Lines, Section, Table
+from launch.kit.views import Column, Lines, Table, section
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,9 @@ SQUARES = Experiment(
     Config,
     measure,
     views=[
-        Section("Signs", [Table([Column("n", "n", "d"), Column("square", "square", "d")], {"sign": "+"}, note="All above 0.")]),
+        Table([Column("n", "n", "d"), Column("square", "square", "d")], {"sign": "+"}, note="All above 0."),
         Lines("squares", "n", "square", "sign"),
-        Section("Nothing", [Table([Column("n", "n")])], {"sign": "none"}),
+        section("Nothing", Table([Column("n", "n")]), sign="none"),
     ],
     presets={"tiny": Preset(Config("runs/tiny", (7,)), "one number.")},
     check=check,
@@ -67,7 +66,7 @@ def test_a_run_has_rows_report_figure_and_table_and_a_continuation_measures_what
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert [(row["n"], row["square"], row["sign"]) for row in rows] == [(1, 1, "+"), (1, 1, "-"), (3, 9, "+"), (3, 9, "-")]
     report, table = (tmp_path / "report.md").read_text(), "| n | square |\n|---|---|\n| 1 | 1 |\n| 3 | 9 |\n\nAll "
-    assert report.startswith(f"# Squares\n\nSquares of numbers.\n\n## Signs\n\n{table}")
+    assert report.startswith(f"# Squares\n\nSquares of numbers.\n\n{table}")
     assert "![squares](figures/squares.png)" in report and "Nothing" not in report
     assert (tmp_path / "figures" / "squares.png").read_bytes().startswith(b"\x89PNG")
     assert "9" in capsys.readouterr().out
@@ -116,6 +115,14 @@ def test_rows_are_written_as_they_come_and_found_again(tmp_path, monkeypatch):
     assert rows == read_rows(path) == read_rows("~/runs/demo") == opened(path, resume=True).rows()
 
 
+def test_the_command_of_a_run_has_the_flags_of_its_continuations(tmp_path, monkeypatch):
+    for words in (["some", "--steps", "3"], ["some", "--resume", "--numbers", "1"]):
+        monkeypatch.setattr("sys.argv", ["jexplicit lm", *words])
+        opened(tmp_path, resume="--resume" in words).add_rows([{}])
+    command = json.loads((tmp_path / "environment.json").read_text())["command"]
+    assert command == "jexplicit lm some --steps 3 --resume --numbers 1".split()
+
+
 def test_a_run_is_continued_by_its_experiment_and_fields_to_extend_may_change(tmp_path):
     opened(tmp_path).add_rows([{"n": 1}])
     more = {"resume": True, "numbers": (1, 2, 4)}
@@ -124,7 +131,6 @@ def test_a_run_is_continued_by_its_experiment_and_fields_to_extend_may_change(tm
         ({"resume": True, "steps": 20}, r"was run with steps = 10 \(now 20\)"),
         (more, r"was run with numbers = \[1, 2, 3\] \(now \[1, 2, 4\]\)"),
         ({**more, "steps": 20, "extend": ("numbers",)}, "was run with steps = 10"),
-        ({"resume": True, "extend": ("radii",)}, "extend names radii: the config has only out, numbers, steps, resume"),
         ({"resume": True, "experiment": "networks"}, "is a run of launch.lm; choose another --out"),
     ):
         refused(said, functools.partial(opened, tmp_path, **options))

@@ -12,7 +12,7 @@ import jax
 import pytest
 from tables import compiled, each_row
 
-from jexplicit.runs.bounds import find_bounds
+from jexplicit.runs.files import find_bounds
 from launch import cli
 from launch.kit.command import flags
 
@@ -24,12 +24,12 @@ TRANSFORMER = f"networks transformer-lm {TRAIN} --window 32 --width 8 --layers 1
 # command line | part of the message; {names} are files and folders of the fixture
 SECOND = "--coordinator localhost:1 --num-processes 2 --process-id 1"
 LINES = f"""
-lm --train {{text}} --corpus tfds:x | --train with --corpus tfds:x: give one of the two
+lm --train {{text}} --corpus shards:x | --train with --corpus shards:x: give one of the two
 lm --corpus shards:{{tmp}} --tokenizer word | --tokenizer with --corpus shards:
-lm --corpus shards:{{tmp}} --limit 30 | give these flags to launch.shards
+lm --corpus shards:{{tmp}} --limit 30 | give these flags to jexplicit shards
 lm --corpus shards:nowhere --methods cold | --methods cold with --corpus shards:DIR: use --methods unigram bigram explicit ngram
 lm --corpus shards:nowhere | nowhere/tokenizer.model: choose bpe
-lm --corpus books | choose docs, text, shards:DIR or tfds:NAME
+lm --corpus books | choose docs, text or shards:DIR
 lm --corpus text | --corpus text without --train
 lm --dev {{text}} | dev files go with --train
 lm {TRAIN} --radius 500 | --radius 500: the longest document has 6 tokens
@@ -50,7 +50,7 @@ lm {TRAIN} --radios 3 | --radius
 lm --out {{tmp}} {TRAIN} | is not the folder of a run and holds
 lm --out {{run}} {TRAIN} | already holds a run: add --resume
 lm --out {{run}} --resume --vocab-size 7 | was run with vocab_size = None (now 7)
-lm --out {{digits}} --resume | is a run of launch.digits
+lm --out {{digits}} --resume | is a run of jexplicit digits
 lm --out {{damaged}} --resume | config.json is damaged
 sample --run {{run}} --radius 7 | has no model with radius 7: it has unigram_1
 next --run {{run}} --radius 0 | has no model with radius 0

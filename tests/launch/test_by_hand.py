@@ -11,7 +11,7 @@ from scipy.linalg import cholesky
 from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 
-from jexplicit.runs.bounds import check_bounds
+from jexplicit.runs.files import check_bounds
 from launch.blur import config as blur
 from launch.blur.train import mean_and_spread
 from launch.digits import config as digits

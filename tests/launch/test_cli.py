@@ -59,7 +59,7 @@ def test_help_of_a_command_does_not_import_jax():
     names += ["networks compare", "feature-machine modular", "blur train"]
     answer = subprocess.run([sys.executable, "-c", EACH, *names], env=ENVIRONMENT, capture_output=True, text=True)
     assert answer.returncode == 0 and len(answer.stdout.splitlines()) == len(names), answer.stderr
-    slow = {"jax", "flax", "scipy", "sklearn", "matplotlib", "orbax", "optax", "jexplicit.api", "icl.api"}
+    slow = {"jax", "flax", "scipy", "sklearn", "matplotlib", "orbax", "optax", "pandas", "seaborn", "jexplicit.api", "icl.api"}
     for name, printed, imported in map(json.loads, answer.stdout.splitlines()):
         assert f"usage: jexplicit {name}" in printed
         assert "tyro" in imported and not slow & set(imported), name
@@ -77,10 +77,13 @@ def test_a_typo_suggests_the_nearest_name(capsys):
 def test_help_of_a_command_names_it_and_groups_its_flags(capsys):
     groups = {"lm": ("run", "text", "models", "processes"), "networks mlp-lm": ()}
     for name, titles in groups.items():
-        for flag, lines in (("--help", 60), ("--help-all", 999)):
+        for flag, lines, said in (("--help", 80, [f"\n{title}:\n" for title in (*titles, "general")]), ("--help-all", 999, [])):
             with pytest.raises(SystemExit) as end:
                 cli.main([*name.split(), flag])
             printed = capsys.readouterr().out
             assert end.value.code == 0 and len(printed.splitlines()) <= lines and f"usage: jexplicit {name}" in printed
-        assert "general options" in printed and "--json" in printed and "python -m" not in printed and "launch." not in printed
-        assert all(f"{title} options" in printed for title in titles), name
+            assert "--json" in printed and "python -m" not in printed and "launch." not in printed
+            assert all(title in printed for title in said), name
+    with pytest.raises(SystemExit):
+        cli.main(["runs", "--help"])
+    assert "\n  FOLDERS " in capsys.readouterr().out  # which stand by their place

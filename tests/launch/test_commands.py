@@ -65,7 +65,7 @@ def files(tmp_path_factory):
 
 def test_scores_have_tokens_lines_and_ids(files, scored):
     *plain, whole = scored(*CHOSEN, "--text", files / "dev.txt")
-    *records, also = scored(*CHOSEN, "--text", files / "dev.jsonl", "--field", "body", "--id-field", "id")
+    *records, also = scored(*CHOSEN, "--text", files / "dev.jsonl", "--field", "body", "--keep-fields")
     *tokens, third = scored(*CHOSEN, "--text", files / "dev.txt", "--per", "token")
     assert whole == also == third and "file" not in plain[0] and whole["unknown_tokens"] == 2
     assert [line["line"] for line in plain] == list(range(1, 2 * len(DEV), 2))
@@ -104,8 +104,8 @@ def test_standard_input_is_scored(scored, monkeypatch):
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
         return scored(*CHOSEN, "--text", "-", *flags)
 
-    records = piped(b'\n{"t": "the cat", "n": [7]}\n', "--field", "t", "--id-field", "n")
-    assert [(line["line"], line["id"]) for line in records[:-1]] == [(2, [7])]
+    records = piped(b'\n{"t": "the cat", "n": [7]}\n', "--field", "t", "--keep-fields")
+    assert [(line["line"], line["n"]) for line in records[:-1]] == [(2, [7])]
     assert piped(b"the cat\nsat\n\nthe dogs\n", "--documents", "paragraph")[1]["line"] == 4
 
 

@@ -11,8 +11,7 @@ from refusals import refused
 
 from jexplicit import fit, score
 from jexplicit.data import encode_documents
-from jexplicit.data.corpora import text_sizes
-from jexplicit.data.inputs import read_pairs
+from jexplicit.data.text import read_pairs, text_sizes
 from jexplicit.lm.evaluation import comparable_measures, init, judgement, predict, preferences, read, spelling
 from launch.harness import __main__ as harness
 

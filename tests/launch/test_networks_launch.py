@@ -11,14 +11,14 @@ import optax
 import pytest
 from run_folders import folder, interrupt_training, interrupted, made, main, rows, without_costs
 
-from jexplicit.data.corpora import split_documents
 from jexplicit.data.images import read_images
+from jexplicit.data.text import split_documents
 from jexplicit.lm.generation import next_token
 from jexplicit.lm.text_model import load_model
 from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step, variables_of
 from jexplicit.nn.training import epoch_order, objective
+from jexplicit.runs.devices import load_checkpoint
 from jexplicit.runs.files import read_events
-from jexplicit.runs.loop import load_checkpoint
 from launch.networks import pictures as comparisons
 from launch.networks.config import CompareConfig
 from launch.networks.pictures import Variant, saturate, train_variant, variants_of

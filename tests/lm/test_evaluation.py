@@ -29,8 +29,7 @@ from scipy.sparse import csr_array
 
 from jexplicit import count
 from jexplicit.data import encode_documents, train_tokenizer
-from jexplicit.data.corpora import text_sizes
-from jexplicit.data.inputs import MinimalPair
+from jexplicit.data.text import MinimalPair, text_sizes
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.evaluation import (
     DocumentLosses,

@@ -14,9 +14,9 @@ from reference import random_documents, stream_of
 from tables import refuse
 
 import jexplicit
-from jexplicit.counts.pairs import count, count_sparse
+from jexplicit.counts import count, count_sparse
 from jexplicit.data import train_tokenizer
-from jexplicit.data.contexts import contexts
+from jexplicit.data.streams import contexts
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.evaluation import evaluate, log_probabilities, score, score_documents
 from jexplicit.lm.fit import METHODS, OPTIONS, fit_model

@@ -277,5 +277,5 @@ def test_bad_files_are_refused_with_file_line_and_remedy(tmp_path):
         path.write_bytes(data if isinstance(data, bytes) else data.encode())
         refused(said, path)
     zipped.write_bytes(gzip.compress(good.encode())[:-200])
-    refused("not a whole gzip file", zipped)
+    refused("not a whole file", zipped)
     refused("cannot be read", tmp_path / "none.arpa")

@@ -28,7 +28,6 @@ from jexplicit.nn.networks import (
     add_noise,
     anomaly_auc,
     contraction,
-    hidden_layers,
     init_variables,
     initial_state,
     initializer,
@@ -162,26 +161,15 @@ def test_batch_norm_reads_the_batch_while_training_and_running_statistics_for_in
     layer, running, output = params["hidden_1"], running["BatchNorm_0"], params["output"]
     raw, norm = X @ layer["Dense_0"]["kernel"], layer["BatchNorm_0"]
     assert "bias" not in layer["Dense_0"]  # its own shift takes that place
-    apply = jax.jit(functools.partial(NORMED.apply, train=True, mutable=["batch_stats", "intermediates"]))
-    seen: Any = jax.tree.map(np.asarray, apply(made, X)[1])
-    expected = norm["scale"] * (raw - raw.mean(axis=0)) / np.sqrt(raw.var(axis=0) + 1e-5) + norm["bias"]  # its epsilon
-    np.testing.assert_allclose(seen["intermediates"]["hidden_1"]["z"][0], expected, rtol=1e-9, atol=1e-12)
+    apply = jax.jit(functools.partial(NORMED.apply, train=True, mutable=["batch_stats"]))
+    found, seen = jax.tree.map(np.asarray, apply(made, X))
+    z = norm["scale"] * (raw - raw.mean(axis=0)) / np.sqrt(raw.var(axis=0) + 1e-5) + norm["bias"]  # its epsilon
+    np.testing.assert_allclose(found, np.maximum(z, 0) @ output["kernel"] + output["bias"], rtol=1e-9, atol=1e-12)
     updated = seen["batch_stats"]["hidden_1"]["BatchNorm_0"]
     np.testing.assert_allclose(updated["mean"], 0.9 * running["mean"] + 0.1 * raw.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(updated["var"], 0.9 * running["var"] + 0.1 * raw.var(axis=0), rtol=1e-12)
     z = norm["scale"] * (raw - running["mean"]) / np.sqrt(running["var"] + 1e-5) + norm["bias"]  # whatever its batch
     np.testing.assert_allclose(outputs(NORMED, made, X), np.maximum(z, 0) @ output["kernel"] + output["bias"], rtol=1e-12)
-
-
-def test_weights_of_zero_never_move():
-    """Lemma 1: with A = B = 0 every gradient has a factor 0. With A = 0 alone, A moves first and then B."""
-    zeros = init_variables(FullyConnected((3,), 2, bias=False, weights="zeros", dtype=jnp.float64), jax.random.key(0), X)
-    assert not any(leaf.any() for leaf in jax.tree.leaves(trained(PLAIN, X, Y, zeros, steps=10)["params"]))
-    made = drawn_variables(PLAIN, X)
-    made["params"]["output"] = {"kernel": jax.device_put(np.zeros((3, 2)))}
-    once, twice = (trained(PLAIN, X, Y, made, steps=n)["params"] for n in (1, 2))
-    hidden = [np.asarray(p["hidden_1"]["Dense_0"]["kernel"]) for p in (made["params"], once, twice)]
-    assert once["output"]["kernel"].any() and (hidden[1] == hidden[0]).all() and (hidden[2] != hidden[0]).any()
 
 
 def test_the_chunk_changes_no_score():
@@ -227,15 +215,6 @@ def test_the_convolutional_network_is_convolutions_of_scipy_and_largest_of_four(
         np.testing.assert_allclose(found[m], hidden @ params["output"]["kernel"] + params["output"]["bias"], rtol=1e-12)
 
 
-def test_the_layers_of_a_language_model_are_found():
-    model = MLPLanguageModel(5, 2, (3, 3), norm="batch")
-    variables = drawn_variables(model, TOKENS)
-    layers = hidden_layers(model, variables, objective("softmax_cross_entropy"), TOKENS, TARGETS)
-    assert list(layers) == ["hidden_1", "hidden_2"] and layers["hidden_1"][0].shape == (6, 3)
-    shift = variables["params"]["network"]["hidden_1"]["BatchNorm_0"]["bias"]
-    np.testing.assert_allclose(np.asarray(layers["hidden_1"][0]).mean(axis=0), shift, atol=1e-6)  # in training, float32
-
-
 # Losses, activations and backpropagation
 
 Z = np.random.default_rng(0).normal(size=(5, 3)) * 3
@@ -261,12 +240,6 @@ LOSSES = {  # J, and dJ/dz
         lambda z, y: sigmoid(z) - y,
     ),
     "softmax_cross_entropy": (lambda z, y: -np.sum(y * np.log(softmax(z)), axis=1), lambda z, y: softmax(z) - y),
-}
-PHI = {
-    "tanh": np.tanh,
-    "relu_tanh": lambda z: np.maximum(np.tanh(z), 0),
-    "silu": lambda z: z * sigmoid(z),
-    "leaky_relu": lambda z: np.where(z > 0, z, 0.01 * z),
 }
 SLOPES = {  # φ'(z), with a = φ(z)
     "relu": lambda z, a: z > 0,
@@ -297,42 +270,12 @@ def test_losses_and_activations_and_their_gradients_are_the_formulas():
         np.testing.assert_allclose(slope, SLOPES[name](Z, a), rtol=1e-10, atol=1e-14)
 
 
-@pytest.mark.parametrize(("phi", "goal"), list(zip(PHI, LOSSES, strict=True)))
-def test_backpropagation_by_hand_is_automatic_differentiation(phi, goal):
-    """v⁽ᴸ⁾ = dJ/dz⁽ᴸ⁾, v⁽ˡ⁾ = φ'(z⁽ˡ⁾) ⊙ W⁽ˡ⁺¹⁾ᵀ v⁽ˡ⁺¹⁾, dJ/dW⁽ˡ⁾ = v⁽ˡ⁾ a⁽ˡ⁻¹⁾ᵀ, dJ/db⁽ˡ⁾ = v⁽ˡ⁾: lecture notes, bp-5."""
-    network = FullyConnected((5, 4), 3, activation=phi, dtype=jnp.float64)
-    X = np.random.default_rng(2).normal(size=(5, 4))
-    variables = drawn_variables(network, X)
-    params = jax.tree.map(np.asarray, variables["params"])
-    layers = [params["hidden_1"]["Dense_0"], params["hidden_2"]["Dense_0"], params["output"]]
-    inputs, zs = [X], []
-    for layer in layers:
-        zs.append(inputs[-1] @ layer["kernel"] + layer["bias"])
-        inputs.append(PHI[phi](zs[-1]))
-    v = [LOSSES[goal][1](zs[-1], ONE_HOT)]
-    for layer, z, a in zip(layers[:0:-1], zs[-2::-1], inputs[-2:0:-1], strict=True):
-        v.insert(0, SLOPES[phi](z, a) * (v[0] @ layer["kernel"].T))
-    found = hidden_layers(network, variables, objective(goal), jax.device_put(X), jax.device_put(ONE_HOT))
-    for n, (z, slope) in enumerate(found.values()):
-        np.testing.assert_allclose(z, zs[n], rtol=1e-12, atol=1e-14)
-        np.testing.assert_allclose(5 * np.asarray(slope), v[n], rtol=1e-10, atol=1e-14)
-
-    def loss(params):
-        return objective(goal)(network_outputs(network, {"params": params}, X), jax.device_put(ONE_HOT)).sum()
-
-    gradient = jax.tree.map(np.asarray, jax.jit(jax.grad(loss))(variables["params"]))
-    slopes = [gradient["hidden_1"]["Dense_0"], gradient["hidden_2"]["Dense_0"], gradient["output"]]
-    for slope, sensitivity, a in zip(slopes, v, inputs[:-1], strict=True):
-        np.testing.assert_allclose(slope["kernel"], a.T @ sensitivity, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(slope["bias"], sensitivity.sum(axis=0), rtol=1e-9, atol=1e-12)
-
-
 # Optimisers
 
 
 def test_adagrad_follows_its_recurrence_from_0():
     """The others are optax's own."""
-    starts, gradients = ((0.0, 1e-30), (0.1, 1e-7), (2.0, 0.5)), (0.5, -1.0, 2.0, 0.25)
+    starts, gradients = ((0.0, 1e-30), (2.0, 0.5)), (0.5, -1.0, 2.0, 0.25)
 
     def descend(optimizer):
         W = jnp.zeros((), float)
@@ -431,25 +374,6 @@ def test_the_linear_autoencoder_is_principal_components():
     assert np.sum(errors) == pytest.approx(np.sum(np.linalg.svd(centred, compute_uv=False)[2:] ** 2) / 2)  # Eckart-Young
 
 
-def fitted(model, goal, optimizer, variables, X, steps):
-    """The state and losses of descent on all examples, compiled whole."""
-    step = network_step(model, objective(goal), optimizer)
-
-    @jax.jit
-    def run(variables):
-        return jax.lax.scan(lambda state, _: step(state, (X, X)), initial_state(variables, optimizer), length=steps)
-
-    return run(variables)
-
-
-def test_a_trained_linear_autoencoder_comes_to_the_solved_one():
-    model = FullyConnected((2,), 6, activation="linear", bias=False, weights="glorot_normal", dtype=jnp.float64)
-    optimizer = optax.adam(optax.cosine_decay_schedule(0.03, 8000))
-    _, losses = fitted(model, "squared_error", optimizer, init_variables(model, jax.random.key(0), POINTS), POINTS, 8000)
-    losses, best = np.asarray(losses), errors_of(reconstructed(POINTS, 2, POINTS), POINTS).sum()
-    assert best * (1 - 1e-9) <= losses[-1] < 1.001 * best < losses[0]
-
-
 def test_anomalies_are_found_where_reconstruction_fails():
     strange = DRAWN.normal(size=(20, 6)) * POINTS.std()
     normal, anomalous = (errors_of(reconstructed(POINTS, 3, part), part) for part in (POINTS, strange))
@@ -466,29 +390,23 @@ def test_contraction_is_of_the_jacobian():
     np.testing.assert_allclose(contraction(jnp.tanh, jax.device_put(z[None]))[0], (1 - np.tanh(z) ** 2).max(), rtol=1e-10)
 
 
-def test_an_over_parameterised_network_remembers_its_examples():
-    """Three examples, 40 hidden units for 6 features, small first weights: the map contracts, and starts nearby come back."""
-    memories = POINTS[:3]
-    model = FullyConnected((40, 40), 6, dtype=jnp.float64)
-    small = jax.tree.map(lambda W: jax.device_put(0.4 * np.asarray(W)), init_variables(model, jax.random.key(0), memories))
-    state, _ = fitted(model, "squared_error", optax.adam(3e-3), small, memories, 1500)
+def test_points_are_followed_to_the_memory_that_attracts_them():
+    memories = jax.device_put(POINTS[:3])
 
-    def f(x):
-        return model.apply({"params": state.params}, x[None])[0]
+    def halfway(x):
+        return (x + memories[jnp.argmin(jnp.sum((memories - x[None]) ** 2, axis=1))]) / 2
 
-    assert errors_of(iterate_map(f, jax.device_put(memories), 1), memories).max() < 1e-4
-    assert contraction(f, jax.device_put(memories))[1].max() < 1
-    starts = jax.jit(add_noise, static_argnums=(2, 3))(jax.random.key(1), jax.device_put(memories), 0.1, 4)
-    noise = (np.asarray(starts) - np.repeat(memories, 4, axis=0)) / memories.std()
-    assert noise.std() == pytest.approx(0.1, rel=0.4)  # of 72 numbers: a standard error of 8 %
-    back = recall(iterate_map(f, starts, 200), jax.device_put(memories), tolerance=0.05)
-    np.testing.assert_array_equal(back, np.repeat(np.eye(3, dtype=bool), 4, axis=0))
+    starts = jax.jit(add_noise, static_argnums=(2, 3))(jax.random.key(1), memories, 0.1, 40)
+    noise = (np.asarray(starts) - np.repeat(POINTS[:3], 40, axis=0)) / POINTS[:3].std()
+    assert noise.std() == pytest.approx(0.1, rel=0.1)  # of 720 numbers: a standard error of 3 %
+    np.testing.assert_allclose(iterate_map(halfway, memories, 1), memories, rtol=1e-12)
+    back = recall(iterate_map(halfway, starts, 12), memories)
+    np.testing.assert_array_equal(back, np.repeat(np.eye(3, dtype=bool), 40, axis=0))
 
 
 def test_calls_that_make_no_sense_are_refused():
     key, X, none = jax.random.key(0), jax.device_put(np.ones((20, 6))), jax.device_put(np.ones((0, 6)))
     network: Any = FullyConnected
-    order = functools.partial(epoch_order, size=10)
     rows = [
         ("activation 'gelu': choose one of relu", lambda: activation("gelu")),
         ("'orthogonal': choose one of glorot_normal", lambda: initializer("orthogonal", "relu")),
@@ -496,18 +414,12 @@ def test_calls_that_make_no_sense_are_refused():
         ("'hinge': choose one of squared_error", lambda: objective("hinge")),
         ("'lion': choose one of sgd", lambda: make_optimizer("lion", 0.1)),
         ("'warm': choose one of constant", lambda: make_schedule("warm", 0.1, 10)),
-        *(
-            ("both must be positive", lambda x=x: make_schedule("cosine", *x))
-            for x in ((0.0, 10), (float("nan"), 10), (0.1, 0))
-        ),
-        *((f"epochs of {n} examples, of 10", lambda n=n: shorter_epochs(order, 10, n)) for n in (0, 11)),
-        *(
-            ("at least one example and one feature", lambda shape=shape: init_variables(network((2,), 1), key, np.zeros(shape)))
-            for shape in ((0, 3), (3, 0))
-        ),
+        ("both must be positive", lambda: make_schedule("cosine", float("nan"), 10)),
+        ("epochs of 11 examples, of 10", lambda: shorter_epochs(functools.partial(epoch_order, size=10), 10, 11)),
+        ("at least one example and one feature", lambda: init_variables(network((2,), 1), key, np.zeros((0, 3)))),
         ("'instance'", lambda: init_variables(network((3,), 2, norm="instance"), key, np.ones((1, 4), np.float32))),
         ("no examples", lambda: scorer(network((), 1), objective("squared_error"))({}, none, none)),
-        *((f"width {k} for 20 examples of 6", lambda k=k: linear_autoencoder(X, k)) for k in (0, 7)),
+        ("width 7 for 20 examples of 6", lambda: linear_autoencoder(X, 7)),
         ("-1 iterations", lambda: iterate_map(jnp.tanh, X, -1)),
         ("at least one of each", lambda: anomaly_auc(*jax.device_put((np.ones(20), np.ones(0))))),
     ]

@@ -9,8 +9,13 @@ from typing import Annotated, Any
 import pytest
 
 from jexplicit.runs import files
-from jexplicit.runs.bounds import Bounds, NonNegativeInt, PositiveFloat, PositiveInt, check_bounds, config_of
 from jexplicit.runs.files import (
+    Bounds,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    check_bounds,
+    config_of,
     file_inside,
     is_measured,
     local_path,

@@ -22,8 +22,7 @@ from icl.attention import Predictions
 from icl.recurrences import Stream
 from jexplicit import lm, solvers
 from jexplicit.lm import model
-from jexplicit.runs.checks import is_concrete
-from jexplicit.runs.devices import AXIS, data_mesh
+from jexplicit.runs.devices import AXIS, data_mesh, is_concrete
 
 PAGE = Path(__file__).parents[2] / "docs" / "capabilities.md"
 ONE_PROGRAM, WITH_CHECKS = "one program", "one, and checks"
@@ -104,7 +103,7 @@ def cases() -> dict[str, Case]:
         "jexplicit.solvers.stack_logits": case(lambda H: solvers.stack_logits(DECODERS, H), H),
         "jexplicit.solvers.mean_loss": case(solvers.mean_loss, normal(16, 3), Y),
         "jexplicit.solvers.accuracy": case(solvers.accuracy, normal(16, 3), LABELS),
-        "jexplicit.features.positive_parts": case(jexplicit.features.positive_parts, normal(8, 3), compiled=WITH_CHECKS),
+        "jexplicit.features.positive_parts": case(jexplicit.features.positive_parts, normal(8, 3)),
         "jexplicit.features.unit_rows": case(jexplicit.features.unit_rows, H, compiled=WITH_CHECKS),
         "jexplicit.features.fourier_features": case(jexplicit.features.fourier_features, normal(8, 3), normal(3, 4)),
         "jexplicit.features.scattering_pools": case(

@@ -19,7 +19,6 @@ from jexplicit.solvers.explicit import (
     accuracy,
     calibration_error,
     closeness,
-    column_sums,
     dense_cooccurrence,
     explicit_solution,
     fit_delta,
@@ -59,9 +58,7 @@ def log_predictions(H, U):
     return log_softmax(np.asarray(H) @ np.asarray(U), axis=1)
 
 
-@pytest.mark.parametrize(
-    "K, dtype", [(2, np.float64), (105.99, np.float32), *(pytest.param(K, np.float64, marks=SLOW) for K in (1, 4, 105.99))]
-)
+@pytest.mark.parametrize("K, dtype", [(2, np.float64), (105.99, np.float32), pytest.param(1, np.float64, marks=SLOW)])
 def test_the_solution_equals_the_paper_s_formula(K, dtype):
     F = np.random.default_rng(8).gamma(1.0, 3.0, (6, 3)) + 0.1
     U = explicit_solution(device(F.astype(dtype)), K)
@@ -99,16 +96,6 @@ def test_predictions_are_scikit_learn_s_naive_bayes(K, kind, oracle):
     # 1e-9, the size of what scikit-learn's own order of sums could add over 600 positions, and far below any other model
     np.testing.assert_allclose(log_predictions(H, U), expected, rtol=0, atol=1e-9)
     assert priming_number(device(H)).item() == K
-    np.testing.assert_array_equal(column_sums((device(F[:2]), device(F[2:]))), K * np.bincount(Y))  # exactly
-
-
-def test_a_scan_over_the_priming_number_is_the_loop():
-    H, _, labels = positive()
-    F, K = dense_cooccurrence(H, labels), np.array([1.0, 2, 5, 17, 100])
-    scan = jax.jit(jax.vmap(lambda K: accuracy(H @ explicit_solution(F, K), device(labels))))(K)
-    loop = [reference.accuracy(np.asarray(H) @ reference.explicit_solution(np.asarray(F), k), labels) for k in K]
-    np.testing.assert_allclose(scan, loop, rtol=1e-14)
-    assert len(set(loop)) > 2  # K matters here
 
 
 # M = 30 products of numbers in [0, 1] are added: rounding stays below 30 eps of the sum.
@@ -225,8 +212,7 @@ def drawn(M=20_000, N=4, temperature=1.0, seed=0):
     return logits, (logits / temperature + rng.gumbel(size=(M, N))).argmax(axis=1)
 
 
-@pytest.mark.parametrize("bins", [1, 7, 15])
-def test_the_calibration_error_is_the_loop_over_bins(bins):
+def test_the_calibration_error_is_the_loop_over_bins(bins=7):
     logits, labels = drawn(M=300)
     P = softmax(logits, axis=1)
     expected = 0.0

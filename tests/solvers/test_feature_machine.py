@@ -111,11 +111,10 @@ def test_examples_far_from_zero_are_as_good_as_centred_ones(kernel):
     rng = np.random.default_rng(0)
     X = np.round(rng.normal(size=(120, 2)), 2).astype(np.float32)  # two digits, so that float32 has them at 1000, too, to 6e-5
     Y = jax.device_put(np.sin(2 * X[:, :1]) + X[:, 1:])
-    with jax.enable_x64(False):
-        near, far = (
-            predict(feature_machine(Z[:80], Y[:80], solves=2, kernel=kernel, ridge=1e-3)[0], Z[80:], kernel=kernel)
-            for Z in map(jax.device_put, (X, X + np.float32(1000)))
-        )
+    near, far = (
+        predict(feature_machine(Z[:80], Y[:80], solves=2, kernel=kernel, ridge=1e-3)[0], Z[80:], kernel=kernel)
+        for Z in map(jax.device_put, (X, X + np.float32(1000)))
+    )
     np.testing.assert_allclose(far, near, atol=0.02)  # of outputs of size 1, from inputs that are right to 6e-5
 
 
@@ -128,7 +127,7 @@ def test_an_interrupted_machine_resumes_with_the_same_bits(tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("kernel", ["laplace", *(pytest.param(kernel, marks=SLOW) for kernel in KERNELS[:2])])
+@pytest.mark.parametrize("kernel", ["laplace", pytest.param("quadratic", marks=SLOW)])
 def test_landmarks_are_the_least_squares_of_their_kernels(kernel):
     _, Z_, _, M_ = arrays()
     blocks, ridge, few = split_examples(X, Y, block=4), 1e-2, X[:11]
@@ -140,8 +139,7 @@ def test_landmarks_are_the_least_squares_of_their_kernels(kernel):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_devices_change_nothing(kernel):
+def test_devices_change_nothing(kernel="laplace"):
     X_, _, Y_, _ = arrays()
     options: Any = {"solves": 3, "kernel": kernel, "ridge": 1e-2, "landmarks": 11}
     one, _ = feature_machine(X_, Y_, mesh=data_mesh(1), **options)

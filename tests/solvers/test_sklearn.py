@@ -7,19 +7,15 @@ import numpy as np
 import pytest
 from reference import explicit_solution
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer
-from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
-from jexplicit.sklearn import CurvatureBoundClassifier, ExplicitClassifier, FeatureMachineClassifier, FeatureMachineRegressor
+from jexplicit.sklearn import ExplicitClassifier, FeatureMachineClassifier, FeatureMachineRegressor
 from jexplicit.solvers.feature_machine import FeatureMachine
 
 ESTIMATORS = [
     FeatureMachineRegressor(solves=2),
     FeatureMachineClassifier(solves=2),
     ExplicitClassifier(),
-    CurvatureBoundClassifier(sweeps=50),
 ]
 
 
@@ -100,16 +96,3 @@ def test_the_feature_machine_takes_the_number_of_solves_with_the_least_held_out_
     assert fitted.solves_ == 2 and calls == [((48, 11), 3, 40), ((64, 11), 2, 40)]
     gaps = np.sqrt(((X[:, None] - X[None]) ** 2).sum(axis=2))
     np.testing.assert_allclose(fitted.predict(X), np.exp(-gaps) @ (y - y.mean()) + y.mean(), rtol=1e-5)
-
-
-def test_the_curvature_bound_ends_where_logistic_regression_does():
-    X, y = load_breast_cancer(return_X_y=True)
-    X = StandardScaler().fit_transform(X)
-    ours = CurvatureBoundClassifier(sweeps=3000, ridge=1e-2).fit(X, y)
-    M, t = len(X), (X**2).mean() * X.shape[1] / (X.shape[1] + 1) + 1 / (X.shape[1] + 1)
-    theirs = LogisticRegression(C=1 / (M * 1e-2 * t), fit_intercept=False, tol=1e-10, max_iter=10_000)
-    theirs.fit(np.concatenate([X, np.ones((M, 1))], axis=1), y)
-    # two logits u, -u of a symmetric ridge: half of it counts for their difference
-    difference = ours.decision_function(X)
-    assert np.corrcoef(difference, theirs.decision_function(np.concatenate([X, np.ones((M, 1))], axis=1)))[0, 1] > 0.99
-    assert ours.losses_[-1] <= ours.losses_[-2] + 1e-12
