@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.data.streams import PAD, contexts
+from jexplicit.data.streams import contexts
 from jexplicit.data.text import Corpus, Unit, read_documents
-from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
+from jexplicit.data.tokenizers import KINDS, PAD, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, GATES, STAGES, contexts_name, fit_counted
 from jexplicit.lm.layers import explicit_language_model, fit_log_linear, target_counts, with_targets

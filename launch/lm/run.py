@@ -23,14 +23,14 @@ from rich.markup import escape
 
 from jexplicit.counts import Counts, count, count_sparse, read_tables
 from jexplicit.data import text as corpora
-from jexplicit.data.streams import PAD, TokenizedCorpus, distinct_contexts, read_shards, read_sizes, tokenize_corpus
+from jexplicit.data.streams import TokenizedCorpus, contexts, distinct_contexts, read_shards, read_sizes, tokenize_corpus
 from jexplicit.data.text import (
     Corpus,
     Documents,
     TextSizes,
     split_at_end,
 )
-from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
+from jexplicit.data.tokenizers import PAD, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm import evaluation
 from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, contexts_name, contexts_radius, fit_bytes
