@@ -23,7 +23,7 @@ from rich.markup import escape
 
 from jexplicit.counts import Counts, count, count_sparse, read_tables
 from jexplicit.data import text as corpora
-from jexplicit.data.streams import TokenizedCorpus, contexts, distinct_contexts, read_shards, read_sizes, tokenize_corpus
+from jexplicit.data.streams import TokenizedCorpus, distinct_contexts, read_shards, read_sizes, tokenize_corpus
 from jexplicit.data.text import (
     Corpus,
     Documents,
