@@ -59,8 +59,8 @@ RESULTS = Table(
     note="""\
 Perplexity per token: train over so many *positions*, *held out* over the documents that exponents were fitted on. *Nats*, *bits
 per byte* and *word perplexity* are of dev; the last two compare with other tokenizers and with lm-evaluation-harness. *Test* is
-measured once, of the models that dev chose: ± is the standard error of its nats over documents. The solution assumes a *slope* of
-1 of mean co-occurrences by counts (Eq. 12-14).""",
+measured once, of the models that dev chose: ± is the standard error of its nats over documents. The solution assumes a *slope*
+of 1 of mean co-occurrences by counts (Eq. 12-14).""",
 )  # fmt: skip
 TESTS = Table(
     [
