@@ -242,7 +242,7 @@ def _fit(method: str, text: TrainingText, options: Options, watch: Watch) -> Fit
     C = with_targets(text.counts(1)[0], eos=text.eos)
     n = C.sum(axis=1, dtype=np.int64)
     table = np.log(np.maximum(C, _floor)) - np.log(np.maximum(n, len(C) * _floor))[:, None]
-    return FitResult(token_model((jnp.asarray(table, jnp.float32),), "cat", text.eos), {"kkt_residual": 0.0})
+    return FitResult(token_model((jnp.asarray(table, jnp.float32),), "cat", text.eos), {})
 
 
 def _fit_delta(text: TrainingText, options: Options) -> FitResult:
