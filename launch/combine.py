@@ -65,7 +65,7 @@ def run(config: Config) -> dict[str, Any]:
             about: Row = {"history": saved.about["history"], "other": label(other.about)}
             yield about, functools.partial(combined, saved.model, other.model, dev, test)
 
-    return Experiment("combine", Config, measure, VIEWS, extend=("method", "history"), title="Combined models").run(config)
+    return Experiment("combine", Config, measure, [RESULTS], extend=("method", "history"), title="Combined models").run(config)
 
 
 def combined(counts: Any, other: Any, dev: np.ndarray, test: np.ndarray) -> list[Row]:
@@ -91,18 +91,16 @@ def combined(counts: Any, other: Any, dev: np.ndarray, test: np.ndarray) -> list
     return rows
 
 
-VIEWS = [
-    Table(
-        [
-            Column("history of the counts", "history"),
-            Column("model", "model"),
-            Column("nats", "loss", ".4f"),
-            Column("±", "loss_se", ".4f"),
-            Column("perplexity", "perplexity", ",.2f"),
-            Column("above the refitted counts", "difference", "+.4f"),
-            Column("± of the difference", "difference_se", ".4f"),
-        ],
-        note="On the test text. ± are standard errors over documents, or over blocks of 1000 predictions of one document.",
-    )
-]
+RESULTS = Table(
+    [
+        Column("history of the counts", "history"),
+        Column("model", "model"),
+        Column("nats", "loss", ".4f"),
+        Column("±", "loss_se", ".4f"),
+        Column("perplexity", "perplexity", ",.2f"),
+        Column("above the refitted counts", "difference", "+.4f"),
+        Column("± of the difference", "difference_se", ".4f"),
+    ],
+    note="On the test text. ± are standard errors over documents, or over blocks of 1000 predictions of one document.",
+)
 main = entry_point(run, Config, __doc__, module=__name__, experiment="combine")
