@@ -23,9 +23,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jexplicit.runs.devices import AXIS
-from jexplicit.runs.files import write_json
-
 Value = float | int | str | bool | None
 Row = dict[str, Value]
 _repetitions, _seconds = 9, 4.0  # of a measurement, at most; three repetitions in any case
@@ -208,6 +205,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (platforms := os.environ.get("JAX_PLATFORMS")) and "cpu" not in platforms.split(","):
         jax.config.update("jax_platforms", f"{platforms},cpu")  # the CPU is measured, too
     name_missing_types()
+    from jexplicit.runs.devices import AXIS
+    from jexplicit.runs.files import write_json
+
     config.out.mkdir(parents=True, exist_ok=True)
     device, cpu = jax.devices()[0], jax.devices("cpu")[0]
     about = {"device": device.device_kind, "platform": device.platform, "cpu_cores": os.cpu_count(), "jax": jax.__version__}

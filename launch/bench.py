@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast, get
 
 import numpy as np
 
-from jexplicit.data.streams import PAD, context_columns, with_leading_pads
+from jexplicit.data.streams import context_columns, with_leading_pads
 from jexplicit.data.text import read_documents
-from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
+from jexplicit.data.tokenizers import PAD, Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, set_malloc
 from launch.kit.command import Preset, entry_point
 from launch.kit.views import Column, Row, Table

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from rich.markup import escape
 
-from jexplicit.data.streams import PAD
 from jexplicit.data.text import read_documents, text_sizes
+from jexplicit.data.tokenizers import PAD
 from jexplicit.lm.names import label
 from jexplicit.runs.progress import console, show, stage
 from launch.kit.command import ModelChoices, Reading, entry_point, load_choices

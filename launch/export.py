@@ -1,9 +1,7 @@
-"""Write one language model of a run to a file or folder.
+"""Write one language model of a run to a file.
 
-    python -m launch.export --run runs/demo --method explicit --out model.safetensors
-    python -m launch.export --run runs/demo --method bigram --out model.arpa.gz
-
-A file NAME.arpa or NAME.arpa.gz holds an n-gram model whose words are the tokens, for KenLM and other decoders.
+python -m launch.export --run runs/demo --method explicit --out model.safetensors
+python -m launch.export --run runs/demo --method bigram --out model.arpa.gz
 """
 
 from dataclasses import dataclass

@@ -94,11 +94,6 @@ def gradient_of_loss(H: np.ndarray, U: np.ndarray, Y: np.ndarray) -> np.ndarray:
     return generalized_cooccurrences(H, np.array(wrong))
 
 
-def misplaced_cooccurrences(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: int) -> float:
-    """First-order condition of Eq. 1: `||H^T (Y - P)||_1 / (K M)`."""
-    return float(np.abs(gradient_of_loss(H, U, Y)).sum()) / (K * len(Y))
-
-
 def adagrad_step(U: np.ndarray, G: np.ndarray, squares: np.ndarray, rate: float, eps: float) -> tuple[np.ndarray, np.ndarray]:
     """Duchi et al. 2011: `s += g^2`, `u -= rate g / sqrt(s + eps)`; where no gradient came yet, nothing."""
     squares = squares + G**2

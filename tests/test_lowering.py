@@ -19,8 +19,9 @@ from tables import each_row, products
 from icl import attention, closed_form, problems
 from icl.attention import Regression, init_layers
 from icl.blur.baselines import network_loss, sgd_rules
+from icl.blur.design import Rules
 from icl.blur.learning import Examples
-from icl.blur.rules import Rules, random_genome
+from icl.blur.rules import random_genome
 from icl.blur.search import Family, MetaRecipe, MetaState, Source, Stage, mean_scores, meta_optimizer, meta_steps
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps

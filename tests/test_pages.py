@@ -270,7 +270,7 @@ def test_links_lead_to_files_and_headings():
 def test_names_that_pages_write_as_code_can_be_imported():
     pages = [page.read_text() for page in DOCS if page.name != "CHANGELOG.md"]
     names = {name for text in pages for name in re.findall(r"`((?:icl|jexplicit|tools)(?:\.\w+)+)`", text)}
-    assert len(names) > 90
+    assert len(names) > 80
     for name in names:
         assert name.endswith((".md", ".py")) or pkgutil.resolve_name(name) is not None, name
 

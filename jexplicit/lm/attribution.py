@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer
 
-from jexplicit.data.streams import PAD
+from jexplicit.data.tokenizers import PAD
 from jexplicit.lm.counted.contexts import Context, Decisions, decisions, predicted_places
 from jexplicit.lm.counted.evidence import CLIP, KINDS, NO_BLOCKS, Gate, log_likelihoods, read_gate, weigh
 from jexplicit.lm.counted.model import Ahead, CountedModel, CountedState, begin, complete, expect, look_ahead

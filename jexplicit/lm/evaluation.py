@@ -11,10 +11,10 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Float32, Int, Integer
 from scipy.sparse import coo_array, csr_array
 
-from jexplicit.counts import Counts, SparseCounts, check_stream, count_sparse
-from jexplicit.data.streams import PAD, Stream, check_token_ids, distinct_contexts
+from jexplicit.counts import Counts, SparseCounts, count_sparse
+from jexplicit.data.streams import Stream, check_stream, check_token_ids, distinct_contexts
 from jexplicit.data.text import MinimalPair, TextSizes
-from jexplicit.data.tokenizers import UNK_ID, Progress, Tokenizer, encode_documents
+from jexplicit.data.tokenizers import PAD, UNK_ID, Progress, Tokenizer, encode_documents
 from jexplicit.lm.counted import model as counted
 from jexplicit.lm.counted.contexts import decisions, predicted_places
 from jexplicit.lm.counted.evidence import MOST, log_likelihoods, newton

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jexplicit.data.streams import PAD, contexts
+from jexplicit.data.streams import contexts
 from jexplicit.data.text import Corpus, Unit, read_documents
-from jexplicit.data.tokenizers import KINDS, Tokenizer, encode_documents, make_tokenizer
+from jexplicit.data.tokenizers import KINDS, PAD, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, GATES, STAGES, contexts_name, fit_counted
 from jexplicit.lm.layers import explicit_language_model, fit_log_linear, target_counts, with_targets
@@ -242,7 +242,7 @@ def _fit(method: str, text: TrainingText, options: Options, watch: Watch) -> Fit
     C = with_targets(text.counts(1)[0], eos=text.eos)
     n = C.sum(axis=1, dtype=np.int64)
     table = np.log(np.maximum(C, _floor)) - np.log(np.maximum(n, len(C) * _floor))[:, None]
-    return FitResult(token_model((jnp.asarray(table, jnp.float32),), "cat", text.eos), {"kkt_residual": 0.0})
+    return FitResult(token_model((jnp.asarray(table, jnp.float32),), "cat", text.eos), {})
 
 
 def _fit_delta(text: TrainingText, options: Options) -> FitResult:

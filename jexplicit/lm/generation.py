@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.data.streams import PAD
-from jexplicit.data.tokenizers import Tokenizer
+from jexplicit.data.tokenizers import PAD, Tokenizer
 from jexplicit.lm.evaluation import AnyModel, Counted, check_ids, expect, init, predict, read
 from jexplicit.lm.model import NO_TOKEN, LanguageModel, State, context_of
 from jexplicit.runs.devices import check_key, check_threads

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, Int, Integer
 from scipy.sparse import csr_array, issparse
 
 from jexplicit.counts import Counts, SparseCounts, counted_radius, merge_offsets
-from jexplicit.data.streams import PAD, contexts
-from jexplicit.data.tokenizers import Progress
+from jexplicit.data.streams import contexts
+from jexplicit.data.tokenizers import PAD, Progress
 from jexplicit.lm.model import LanguageModel, Sparse, draw_sample, map_contexts, sparse_rows, token_model
 from jexplicit.lm.names import Features, Smoothing
 from jexplicit.lm.training_text import FitResult, Options, TrainingText, Watch

@@ -16,8 +16,9 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 
-from jexplicit.counts import check_stream, windows
-from jexplicit.data.streams import PAD, Stream, check_token_ids, contexts, pad_to, window_contexts
+from jexplicit.counts import windows
+from jexplicit.data.streams import Stream, check_stream, check_token_ids, contexts, pad_to, window_contexts
+from jexplicit.data.tokenizers import PAD
 from jexplicit.runs.devices import AXIS, default_mesh, gather_over_processes, on_cpu, part_of_process, replicate
 
 HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context

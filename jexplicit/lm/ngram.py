@@ -29,9 +29,8 @@ from jexplicit.counts import (
     starts_of,
     sum_runs,
 )
-from jexplicit.data.streams import PAD
 from jexplicit.data.text import file_lines
-from jexplicit.data.tokenizers import UNK_ID, Tokenizer
+from jexplicit.data.tokenizers import PAD, UNK_ID, Tokenizer
 from jexplicit.lm.layers import counts_of_counts, discounts_of, target_counts, unigram, with_targets
 from jexplicit.lm.model import LanguageModel, Sparse, TableRows, find_entry, map_contexts, pytree, sparse_rows
 from jexplicit.runs.files import local_path, write_whole

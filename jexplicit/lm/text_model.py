@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jexplicit.data.streams import PAD
 from jexplicit.data.text import is_compressed, is_input, is_pipe, read_input, refuse_other_formats
-from jexplicit.data.tokenizers import Progress, Tokenizer, encode_documents
+from jexplicit.data.tokenizers import PAD, Progress, Tokenizer, encode_documents
 from jexplicit.lm.attribution import Attribution, explain
 from jexplicit.lm.evaluation import AnyModel, evaluate, score
 from jexplicit.lm.files import check_sizes, model_rows, read_model_file, row_model, save_model

@@ -188,15 +188,6 @@ def loss_and_gradient(
     return jax.shard_map(of_columns, mesh=mesh, check_vma=False, **specs)(params, batch, noise)
 
 
-def kkt_residual(model: LanguageModel, X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, mesh: Mesh) -> float:
-    """The distance from the optimum, `||H^T (Y - P)||_1 / (K M)`, below 2."""
-    params = split_columns(model.tables[:1] if model.features == "sum" else model.tables, mesh)
-    batch = whole_batch(X, Y, ordered=model.ordered)
-    _, gradient = loss_and_gradient(params, batch, features=model.features, noise=None, mesh=mesh)
-    misplaced = sum(float(jnp.abs(G).sum(axis=1).sum()) for G in gradient)
-    return misplaced / (X.shape[1] * len(Y))
-
-
 def train_language_model(start: str, text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Train from a cold or warm start, and keep the best dev epoch."""
     if watch.dev is None:
@@ -250,15 +241,12 @@ def train_language_model(start: str, text: TrainingText, options: Options, watch
             progress=progress,
         )
     model, last = read(trained.params), _with_perplexities(trained.history[-1])
-    with watch.stage("KKT residual"):
-        residual = kkt_residual(model, X, Y, mesh=mesh)
     info = {
         "solve_seconds": trained.seconds,
         "epochs": trained.epochs,
         "best_epoch": trained.best_epoch,
         **{f"last_{name}": value for name, value in last.items() if "perplexity" in name},
         "positions_per_second": trained.epochs * len(Y) / trained.seconds,
-        "kkt_residual": residual,
         "learning_rate": options.learning_rate,
         "batch_size": options.batch_size,
     }

@@ -13,8 +13,8 @@ from jax.sharding import Mesh
 from scipy.sparse import csr_array
 
 from jexplicit.counts import Counts, SparseCounts, count, count_sparse
-from jexplicit.data.streams import PAD, Stream, check_stream, cut_documents, hold_out
-from jexplicit.data.tokenizers import Tokenizer
+from jexplicit.data.streams import Stream, check_stream, cut_documents, hold_out
+from jexplicit.data.tokenizers import PAD, Tokenizer
 from jexplicit.lm.evaluation import AnyModel
 from jexplicit.lm.names import Features, FitOptions
 from jexplicit.runs.devices import default_mesh

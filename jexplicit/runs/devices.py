@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax._src import xla_bridge  # JAX has no public name for whether it runs
 from jax.core import Tracer
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array
 
 from jexplicit.runs.files import host_bytes, local_path, plain, refuse_errors
 

@@ -50,7 +50,7 @@ def _optimum(results: Results) -> list[str]:
 
 _views = [*solved.VIEWS, section("One loss, four optimisers", _optimum, method="optimum")]
 EXPERIMENT = Experiment(
-    "digits", Config, _measure, _views, PRESETS, solved.check, ("methods", "layers"), "Digits: solved and trained"
+    "digits", Config, _measure, _views, PRESETS, solved.check_images, ("methods", "layers"), "Digits: solved and trained"
 )
 
 

@@ -58,10 +58,16 @@ class Problem(NamedTuple):
     described: Callable[[], tuple["Problem", dict[str, Array], float, float]]
 
 
+@functools.lru_cache(maxsize=1)  # checked before there is a run folder, then used
+def read(config: Config) -> Images:
+    """The images that the flags name."""
+    with stage("reading"):
+        return read_images(config.data, config.data_dir, limit=config.limit, resize=config.resize, seed=config.seed)
+
+
 def read_problem(config: Config, folder: RunFolder) -> Problem:
     """The images that the flags name, with a held-out tenth."""
-    with stage("reading"):
-        images = read_images(config.data, config.data_dir, limit=config.limit, resize=config.resize, seed=config.seed)
+    images = read(config)
 
     def split(X: np.ndarray, labels: np.ndarray) -> Split:
         H, Y = pixel_features(X, images.levels), one_hot(labels, images.outputs)
@@ -321,6 +327,15 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     taken = f"{_matrices} matrices of {D} x {D} numbers take {needed / 1e9:,.0f} GB, and {present / 1e9:,.0f} GB are here"
     large = {"kernel", "trained_readout", "optimum"} & set(config.methods) and needed > present
     yield large, f"--frequencies {config.frequencies}: {taken}; use at most {most}"
+
+
+@refuses
+def check_images(config: Config) -> Iterator[tuple[Any, str]]:
+    """Refuse flags that do not fit each other, the machine or the images."""
+    check(config)
+    side = min(read(config).train_images.shape[1:])
+    small = ", ".join(method for method in config.methods if method in ("cnn", "kernel", "trained_readout", "optimum"))
+    yield small and side < 4, f"--methods {small} of images {side} pixels wide: use images of at least 4, or leave it out"
 
 
 METHODS: dict[str, Callable[[Problem, Row], list[Row]]] = {

@@ -332,7 +332,8 @@ def _optimum(problem: Problem, key: Row) -> list[Row]:
     fields |= {"seed": config.seed, "learning_rate": rate or None, "seconds": seconds, "backprop_free": solver != "adam"}
     fields["flops"] = passes * 4.0 * M * D * N + factored
     fit, rest = SoftmaxFit(U, b - task.mean @ U, ()), kernel_features(weights)(problem.train.H[problem.held_out])
-    return [keep(problem, key, linear(fit), weights, **fields, **dev_scores(problem, fit.logits(rest)))]
+    fields |= dev_scores(problem, fit.logits(rest))
+    return [keep(problem, key, linear(fit), weights, **fields)]
 
 
 METHODS: dict[str, Callable[[Problem, Row], list[Row]]] = {

@@ -13,8 +13,8 @@ from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
 from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportMissingImports]
 
-from jexplicit.data.streams import PAD
 from jexplicit.data.text import text_sizes
+from jexplicit.data.tokenizers import PAD
 from jexplicit.lm.evaluation import score, spelling
 from jexplicit.lm.generation import generate, generate_text
 from jexplicit.lm.text_model import load_model

@@ -131,9 +131,10 @@ def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str,
     """The config of a command line; `--help`, `--help-all` (tyro's) and errors end the process."""
     known = flags(config, default, presets)
     if {"-h", "--help"} & {*argv}:
-        groups = itertools.groupby(known, lambda flag: flag.group)
-        lines = [line for group, own in groups for line in (f"{group}:", *map(_short_help, own))]
-        print(f"usage: {prog} [OPTIONS]", description, "\n".join(lines), sep="\n\n")
+        titles = ["", *(flag.group for flag in known)]
+        named = [title if title != before else "" for before, title in itertools.pairwise(titles)]
+        lines = [f"{title:13}{_short_help(flag)}" for title, flag in zip(named, known, strict=True)]
+        print(f"usage: {prog} [OPTIONS]", description.replace("\n\n", "\n"), "", *lines, sep="\n")
         raise SystemExit(0)
     hints = [Annotated[flag.hint, tyro.conf.arg(help=flag.help)] for flag in known]
     fields = [(flag.name, hint, dataclasses.field(default=flag.value)) for flag, hint in zip(known, hints, strict=True)]
@@ -151,7 +152,7 @@ def _short_help(flag: Flag) -> str:
     name, hint = (flag.name.upper(), flag.hint.__origin__) if placed else (f"--{flag.name.replace('_', '-')}", flag.hint)
     choices = "|".join(map(str, typing.get_args(hint))) if typing.get_origin(hint) is Literal else ""
     text = flag.help.partition("\n")[0] + f" {choices}" * bool(choices) + f" ({value})" * bool(value)
-    return f"  {name:20} {text}"
+    return f"{name:20} {text}"
 
 
 def run_subcommand(commands: Mapping[str, Command], argv: Sequence[str] | None = None, *, description: str) -> int:

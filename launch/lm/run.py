@@ -23,14 +23,14 @@ from rich.markup import escape
 
 from jexplicit.counts import Counts, count, count_sparse, read_tables
 from jexplicit.data import text as corpora
-from jexplicit.data.streams import PAD, TokenizedCorpus, distinct_contexts, read_shards, read_sizes, tokenize_corpus
+from jexplicit.data.streams import TokenizedCorpus, distinct_contexts, read_shards, read_sizes, tokenize_corpus
 from jexplicit.data.text import (
     Corpus,
     Documents,
     TextSizes,
     split_at_end,
 )
-from jexplicit.data.tokenizers import Tokenizer, encode_documents, make_tokenizer
+from jexplicit.data.tokenizers import PAD, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm import evaluation
 from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, contexts_name, contexts_radius, fit_bytes
@@ -338,7 +338,7 @@ def _measure_model(job: _ModelRun, name: dict[str, Any]) -> list[Row]:
             parts = ", ".join(f"{part} {event[f'{part}_perplexity']:.1f}" for part in ("train", "dev"))
             console.print(f"    {label(name)}: {event['event']} {number}, perplexity {parts}, {event['seconds']:.0f} s")
 
-    place = job.folder.path / "checkpoints" / "fits" / checkpoints.model_name(name)
+    place = job.folder.path / "checkpoints" / "fits" / model_name(name)
     watch = Watch(stage=stage, log=log, dev=job.text.dev, checkpoints=place, events=job.folder.events)
     trim_heap()  # of what was evaluated before
     fitted = fit_model(method, job.training, _options_of(config, name), watch)

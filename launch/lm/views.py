@@ -54,13 +54,13 @@ RESULTS = Table(
         Column("held out", "held_out_perplexity", ",.1f"), Column("positions", "train_positions", ","),
         Column("MB", "bytes", ",.1f", 1e-6), Column("solve s", "solve_seconds", ".2f"),
         Column("eval s", "eval_seconds", ".2f"), Column("best epoch", "best_epoch", "d"),
-        Column("KKT residual", "kkt_residual", ".4f"), Column("slope", "scaling_slope", ".3f"),
+        Column("slope", "scaling_slope", ".3f"),
     ],
     note="""\
 Perplexity per token: train over so many *positions*, *held out* over the documents that exponents were fitted on. *Nats*, *bits
 per byte* and *word perplexity* are of dev; the last two compare with other tokenizers and with lm-evaluation-harness. *Test* is
-measured once, of the models that dev chose: ± is the standard error of its nats over documents. *KKT residual* is the share of
-co-occurrences that a model misplaces. The solution assumes a *slope* of 1 of mean co-occurrences by counts (Eq. 12-14).""",
+measured once, of the models that dev chose: ± is the standard error of its nats over documents. The solution assumes a *slope*
+of 1 of mean co-occurrences by counts (Eq. 12-14).""",
 )  # fmt: skip
 TESTS = Table(
     [

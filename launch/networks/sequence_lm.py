@@ -11,9 +11,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jexplicit.data import text as corpora
-from jexplicit.data.streams import PAD, contexts, tokenize_corpus
+from jexplicit.data.streams import contexts, tokenize_corpus
 from jexplicit.data.text import Corpus, TextSizes, text_corpus
-from jexplicit.data.tokenizers import Tokenizer, encode_documents
+from jexplicit.data.tokenizers import PAD, Tokenizer, encode_documents
 from jexplicit.lm.evaluation import comparable_measures, document_losses, loss_fields, spelling
 from jexplicit.lm.files import save_run_model
 from jexplicit.lm.generation import generate_text

@@ -77,7 +77,7 @@ def test_a_typo_suggests_the_nearest_name(capsys):
 def test_help_of_a_command_names_it_and_groups_its_flags(capsys):
     groups = {"lm": ("run", "text", "models", "processes"), "networks mlp-lm": ()}
     for name, titles in groups.items():
-        for flag, lines, said in (("--help", 80, [f"\n{title}:\n" for title in (*titles, "general")]), ("--help-all", 999, [])):
+        for flag, lines, said in (("--help", 60, [f"\n{title} " for title in (*titles, "general")]), ("--help-all", 999, [])):
             with pytest.raises(SystemExit) as end:
                 cli.main([*name.split(), flag])
             printed = capsys.readouterr().out
@@ -86,4 +86,4 @@ def test_help_of_a_command_names_it_and_groups_its_flags(capsys):
             assert all(title in printed for title in said), name
     with pytest.raises(SystemExit):
         cli.main(["runs", "--help"])
-    assert "\n  FOLDERS " in capsys.readouterr().out  # which stand by their place
+    assert "  FOLDERS " in capsys.readouterr().out  # which stand by their place

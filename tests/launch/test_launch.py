@@ -23,7 +23,7 @@ from tables import refuse
 
 import jexplicit
 from jexplicit import evaluate, load_model
-from jexplicit.counts import count_sparse, merge_counts
+from jexplicit.counts import count_sparse, merge_counts, write_tables
 from jexplicit.data import encode_documents
 from jexplicit.data.streams import read_shards
 from jexplicit.data.text import Corpus, text_corpus

@@ -12,6 +12,7 @@ import pytest
 from run_folders import folder, interrupt_training, made, main, rows, without_costs
 
 from jexplicit.data.images import read_images
+from jexplicit.data.text import split_documents
 from jexplicit.lm.generation import next_token
 from jexplicit.lm.text_model import load_model
 from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step, variables_of

@@ -16,8 +16,8 @@ from reference import log_softmax, sentences
 from tables import each_row
 
 from jexplicit.counts import count_sparse
-from jexplicit.data.streams import PAD, contexts
-from jexplicit.data.tokenizers import encode_documents, train_tokenizer
+from jexplicit.data.streams import contexts
+from jexplicit.data.tokenizers import PAD, encode_documents, train_tokenizer
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.evaluation import evaluate, init, log_distributions, read, score

@@ -14,8 +14,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import svds
 from threadpoolctl import threadpool_limits
 
-from jexplicit.data.streams import PAD
-from jexplicit.data.tokenizers import Tokenizer
+from jexplicit.data.tokenizers import PAD, Tokenizer
 
 Column = Integer[np.ndarray, " L"]  # not below zero
 _q = np.uint64(0xD1342543DE82EF95)  # odd, so that it has an inverse modulo 2^64

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Float32, Int, Integer, UInt32, UInt64
 from scipy.sparse import csr_array
 from scipy.special import expit
 
-from jexplicit.data.streams import PAD
+from jexplicit.data.tokenizers import PAD
 from jexplicit.lm.counted.contexts import Decisions, Text, Tree, mix, word_vectors
 from jexplicit.runs.devices import check_threads
 

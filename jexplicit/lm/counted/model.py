@@ -13,8 +13,8 @@ from jaxtyping import Float, Float32, Int, Integer
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
-from jexplicit.data.streams import PAD, check_stream, check_token_ids
-from jexplicit.data.tokenizers import Progress, Tokenizer
+from jexplicit.data.streams import check_stream, check_token_ids
+from jexplicit.data.tokenizers import PAD, Progress, Tokenizer
 from jexplicit.lm.counted.contexts import (
     Context,
     Decisions,

@@ -14,9 +14,8 @@ import pytest
 from counted_models import CONTEXTS, GATES, HISTORIES, fitted, histories, stream, texts, tokenizer
 
 import jexplicit
-from jexplicit.data.streams import PAD
 from jexplicit.data.text import MinimalPair
-from jexplicit.data.tokenizers import encode_documents
+from jexplicit.data.tokenizers import PAD, encode_documents
 from jexplicit.lm import evaluation
 from jexplicit.lm.attribution import account, divide, explain
 from jexplicit.lm.counted import evidence
