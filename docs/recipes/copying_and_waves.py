@@ -60,8 +60,8 @@ class Copying(icl.Regression):
 
     @partial(jax.jit, static_argnums=0)
     def measure(self, params: AttentionLayer, batch: icl.Sequence) -> dict[str, Float[Array, ""]]:
-        few = jax.tree.map(lambda leaf: leaf[..., :500], batch)
-        return {"loss": self.loss(params, batch), **sensitivities(params, self.tokens(few), self.softmax)}
+        few = self.tokens(batch)[..., :500]
+        return {"loss": self.loss(params, batch), **sensitivities(params, few, self.softmax)}
 
 
 def sensitivities(layers: AttentionLayer, E: Float[Array, "width n batch"], softmax: bool) -> dict[str, Float[Array, ""]]:
@@ -92,7 +92,7 @@ def copy(steps: int = 6000, seeds: int = 5, figure: Path | None = None, dim: int
     descent = partial(icl.predict_batch, icl.descent_layers(dim, context, eta))
     init = partial(icl.init_layers, width=dim + CODES, layers=2, scale=0.02 / 2)
     recipe = icl.Recipe(batch, 1e-3, gradient_clip=10, cooling="constant")
-    test, known = fresh(tasks, TEST, 100_000), {"zero": zero, "one step of descent": descent, "constructed": constructed}
+    test, known = fresh(tasks, TEST, 100_000), {"one step of descent": descent, "constructed": constructed}
     softmax = train("softmax, linear", Copying(tasks, softmax=True, clip=10), init, recipe, steps, seeds, test)
     linear = train("linear, linear", Copying(tasks, clip=10), init, recipe, steps, 1, test)
     return report(known, [softmax, linear], test, figure)
@@ -169,7 +169,7 @@ def waves(steps: int = 4000, seeds: int = 2, figure: Path | None = None, batch: 
     theirs = train("control", problem, partial(init_network, attention=False), slower, steps, seeds, test)
     found = [[icl.predictions(partial(problem.predict, one), test) for one in model.params] for model in (ours, theirs)]
     ours.table["cosine with the control"] = [float(icl.difference(*pair).cosine) for pair in zip(*found, strict=True)]
-    return report({"zero": zero}, [ours, theirs], test, figure)
+    return report({}, [ours, theirs], test, figure)
 
 
 # Both: training, measures on fresh tasks, the table and the figure.
@@ -183,24 +183,23 @@ def fresh(problem: Any, stream: int, size: int) -> icl.Sequence:
     return problem.sample(jax.random.fold_in(jax.random.key(0), stream), size)
 
 
-def zero(batch: icl.Sequence) -> Float[Array, "1 batch"]:
-    return jnp.zeros_like(batch.y_q)
+def mean(measure: Callable, batch: icl.Sequence, block: int = 10_000) -> dict[str, float]:
+    """Means of measures of blocks of tasks, which take less memory than all at once."""
+    blocks = (jax.tree.map(lambda leaf, n=n: leaf[..., n : n + block], batch) for n in range(0, batch.y_q.shape[-1], block))
+    return jax.tree.map(lambda *of_blocks: float(np.mean(of_blocks)), *map(measure, blocks))
 
 
 def train(name: str, problem: Any, init: Callable, recipe: icl.Recipe, steps: int, seeds: int, test: icl.Sequence) -> Trained:
     """Layers of every seed from `init(key)`: parameters, `problem.measure` of test tasks, and of others by step."""
-    start = [init(jax.random.fold_in(jax.random.key(seed), 0)) for seed in range(seeds)]
     validation = fresh(problem, VALIDATION, 10_000)
-
-    def split(params: Any) -> list[Any]:
-        return [jax.tree.map(lambda leaf, n=n: leaf[n], params) for n in range(seeds)]
+    split = lambda params: [jax.tree.map(lambda leaf, n=n: leaf[n], params) for n in range(seeds)]  # noqa: E731
 
     def table(params: Any, batch: icl.Sequence) -> pd.DataFrame:
-        found = [jax.tree.map(float, problem.measure(one, batch)) for one in split(params)]
+        found = [mean(partial(problem.measure, one), batch) for one in split(params)]
         return pd.DataFrame([{"predictor": name, "seed": seed, **measures} for seed, measures in enumerate(found)])
 
     trained = icl.train_layers(
-        jax.tree.map(lambda *leaves: np.stack(leaves), *start),
+        jax.vmap(lambda seed: init(jax.random.fold_in(jax.random.key(seed), 0)))(jnp.arange(seeds)),
         problem,
         recipe,
         steps=steps,
@@ -214,12 +213,13 @@ def train(name: str, problem: Any, init: Callable, recipe: icl.Recipe, steps: in
 
 
 def report(known: dict[str, Callable], trained: list[Trained], test: icl.Sequence, figure: Path | None) -> pd.DataFrame:
-    losses = [float(icl.half_mse(jax.jit(predict)(test), test.y_q)) for predict in known.values()]
-    table = pd.concat([pd.DataFrame({"predictor": [*known], "seed": "", "loss": losses}), *(one.table for one in trained)])
+    known = {"zero": lambda batch: jnp.zeros_like(batch.y_q), **known}
+    losses = [mean(jax.jit(lambda b, y=y: {"loss": icl.half_mse(y(b), b.y_q)}), test) for y in known.values()]
+    untrained = pd.DataFrame([{"predictor": name, "seed": "", **loss} for name, loss in zip(known, losses, strict=True)])
+    table = pd.concat([untrained, *(one.table for one in trained)])
     print(table.to_string(index=False, na_rep="", float_format="{:.4f}".format))
     if figure:
         lines = pd.concat([one.curve for one in trained]).melt(["step", "predictor"], var_name="measure")
-        sns.set_theme(style="ticks")
         grid = sns.relplot(lines, x="step", y="value", hue="measure", col="predictor", kind="line", errorbar=("pi", 100))
         grid.set_titles("{col_name}").set(yscale="log").savefig(figure)
     return table
