@@ -25,6 +25,7 @@ COMMANDS = {
     "export": Entry("launch.export", "write a model to one file"),
     "judge": Entry("launch.judge", "accuracy on minimal pairs of sentences"),
     "compare": Entry("launch.compare", "compare language models on one text"),
+    "combine": Entry("launch.combine", "counts and another model, alone and combined, on a test text"),
     "digits": Entry("launch.digits.__main__", "classify images with models fitted without SGD, and trained ones"),
     "classify": Entry("launch.classify", "classify images with a model of a run of digits"),
     "classify-text": Entry("launch.classify_text", "classify texts by the words of each label, solved and trained"),

@@ -14,7 +14,7 @@ from run_folders import rows
 import jexplicit
 from jexplicit import contexts, load_model
 from jexplicit.data import encode_documents
-from launch import compare, explain, export, judge, next, runs, sample, score
+from launch import combine, compare, explain, export, judge, next, runs, sample, score
 from launch.kit.command import visible
 
 pytestmark = pytest.mark.slow
@@ -178,6 +178,23 @@ def test_models_of_two_tokenizers_are_compared_on_a_new_text(files, tmp_path, ca
     (tmp_path / "one.txt").write_text("the cat sat on a mat\n")
     table, _ = call(compare, "--method", "explicit", "unigram", "--text", tmp_path / "one.txt")
     assert "unigram" in table and "K = 2" in table and "±" not in table  # one document
+
+
+def test_counts_are_combined_with_another_model_beside_counts_that_are_refitted_alone(tmp_path, call):
+    half, out, other = DEV[:30], tmp_path / "combined", tmp_path / "ngram.safetensors"
+    (tmp_path / "fit.txt").write_text("\n".join(half))
+    (tmp_path / "test.txt").write_text("\n".join(DEV[30:58]))
+    call(export, "--method", "ngram", "--out", other)
+    texts = ["--dev", tmp_path / "fit.txt", "--test", tmp_path / "test.txt", "--out", out]
+    call(combine, "--other", other, *texts, "--history", "none")
+    found = {row["model"]: row for row in rows(out)}
+    assert {row["history"] for row in rows(out)} == {"none"} and found["counts, refitted"]["difference"] == 0
+    assert found["other"]["perplexity"] == pytest.approx(load_model(other).perplexity(DEV[30:58]), rel=1e-5)
+    best = min(found["other"]["loss"], found["counts, refitted"]["loss"])
+    assert found["both"]["loss"] < best + 0.02 and found["both"]["difference_se"] > 0
+    (tmp_path / "fit.txt").write_text("\n".join(half[1:]))
+    said = call(combine, "--other", other, *texts, "--history", "none", "--resume", status=2)[1]
+    assert "started on another text" in " ".join(said.split())
 
 
 def test_pairs_are_judged_by_model_paradigm_and_field(files, tmp_path, call):

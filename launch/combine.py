@@ -1,0 +1,108 @@
+"""Counts of contexts and another model of the same tokens: each alone, and both combined.
+
+python -m launch.combine --run runs/counts --other runs/transformer --dev dev.txt --test test.txt --out runs/combined
+
+The weights of a combination are fitted on dev, which neither model may have counted, and all models are measured on test. The
+counts are also fitted to dev without the other model, so that the gain of the other model is told from that of a second fit.
+"""
+
+import functools
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from launch.kit.command import ModelChoices, Reading, entry_point, load_choices
+from launch.kit.views import Column, Row, Table
+
+_block = 1000  # predictions of a single document, which is resampled in blocks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Reading, ModelChoices):
+    """Counts of contexts and another model of the same tokens, alone and combined."""
+
+    GROUPS: ClassVar = {"run": "run", "dev": "text", "out": "run"}
+
+    run: str
+    """Run folder of launch.lm with models of context mixing. All are combined, or those that match the flags of models."""
+    other: str
+    """Run folder or exported file of the other model, which has the same tokenizer. The best model of a run is taken."""
+    dev: tuple[str, ...]
+    """Text that the weights of both models are fitted on."""
+    test: tuple[str, ...]
+    """Text that all models are measured on."""
+    out: str
+    """Run folder to write: results and report.md."""
+    resume: bool = False
+    """Continue the interrupted run in --out, or combine more models."""
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Measure the models; what cannot be loaded is refused before a folder is made."""
+    from jexplicit.data.text import read_documents
+    from jexplicit.data.tokenizers import encode_documents
+    from jexplicit.lm.names import label
+    from launch.kit.experiment import Experiment, RunFolder
+
+    (other,) = load_choices(config.other, ModelChoices(), best=True)
+    models = [saved for saved in load_choices(config.run, config) if saved.about["method"] == "context-mixing"]
+    if not models:
+        raise ValueError(f"--run {config.run}: give a run with models of context mixing that match the flags")
+    if unlike := [label(saved.about) for saved in models if saved.tokenizer.sha256 != other.tokenizer.sha256]:
+        raise ValueError(f"{unlike[0]} and --other {config.other} have two tokenizers: fit one with the other's, --tokenizer")
+    dev, test = (
+        encode_documents(other.tokenizer, read_documents(files, field=config.field, documents=config.documents))
+        for files in (config.dev, config.test)
+    )
+
+    def measure(config: Config, folder: RunFolder) -> Iterator[Any]:
+        sums = {name: hashlib.sha256(stream.tobytes()).hexdigest() for name, stream in (("dev", dev), ("test", test))}
+        folder.note_data("text", **sums)
+        for saved in models:
+            about: Row = {"history": saved.about["history"], "other": label(other.about)}
+            yield about, functools.partial(combined, saved.model, other.model, dev, test)
+
+    return Experiment("combine", Config, measure, VIEWS, extend=("method", "history"), title="Combined models").run(config)
+
+
+def combined(counts: Any, other: Any, dev: np.ndarray, test: np.ndarray) -> list[Row]:
+    """The losses of both models, of the counts fitted to dev as well, and of the combination."""
+    import jax.numpy as jnp
+
+    from jexplicit.lm.evaluation import combine, document_losses, loss_fields, paired_difference
+    from jexplicit.lm.model import token_model
+    from jexplicit.runs.progress import stage
+
+    N = counts.vocab_size
+    uniform = token_model([jnp.zeros((N, N))], "cat", counts.eos)
+    with stage("fitting weights"):
+        both, refitted = combine(counts, other, dev), combine(counts, uniform, dev)
+    losses = {}
+    for name, model in {"other": other, "counts": counts, "counts, refitted": refitted, "both": both}.items():
+        with stage(f"scoring with {name}", "positions") as progress:
+            losses[name] = document_losses(model, test, block=_block, progress=progress)
+    rows = []
+    for name, found in losses.items():
+        difference, error = paired_difference(found.nll, losses["counts, refitted"].nll, found.positions)
+        rows.append({"model": name, **loss_fields([found]), "difference": difference, "difference_se": error})
+    return rows
+
+
+VIEWS = [
+    Table(
+        [
+            Column("history of the counts", "history"),
+            Column("model", "model"),
+            Column("nats", "loss", ".4f"),
+            Column("±", "loss_se", ".4f"),
+            Column("perplexity", "perplexity", ",.2f"),
+            Column("above the refitted counts", "difference", "+.4f"),
+            Column("± of the difference", "difference_se", ".4f"),
+        ],
+        note="On the test text. ± are standard errors over documents, or over blocks of 1000 predictions of one document.",
+    )
+]
+main = entry_point(run, Config, __doc__, module=__name__, experiment="combine")
