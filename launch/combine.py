@@ -1,4 +1,4 @@
-"""Counts of contexts and another model of the same tokens: each alone, and both combined.
+"""Counts of contexts and another model of the same tokens, alone and combined.
 
 python -m launch.combine --run runs/counts --other runs/transformer --dev dev.txt --test test.txt --out runs/combined
 
@@ -69,7 +69,7 @@ def run(config: Config) -> dict[str, Any]:
 
 
 def combined(counts: Any, other: Any, dev: np.ndarray, test: np.ndarray) -> list[Row]:
-    """The losses of both models, of the counts fitted to dev as well, and of the combination."""
+    """Losses of both models, of refitted counts, and of the combination."""
     import jax.numpy as jnp
 
     from jexplicit.lm.evaluation import combine, document_losses, loss_fields, paired_difference
