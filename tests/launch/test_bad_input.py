@@ -67,6 +67,7 @@ explain --run {{run}} --text '  ' | give at least one word to explain
 explain --run {{run}} --text 'the cat' --html {{tmp}}/x.png | give a name that ends in .html
 judge --run {{run}} --pairs {{pairs}} --out {{run}} | choose another --out
 compare --run {{run}} --text {{pairs}} | name the one that holds the text, --field NAME
+combine --run {{run}} --other {{run}} --dev {{text}} --test {{two}} | give a run with models of context mixing
 classify --run {{run}} --images x.png | this command reads runs of
 classify-text --train {{reviews}} --field text --label y --text ' ' | --text ' ': give at least one word to classify
 classify-text --train {{reviews}} --field body --label y | line 2 has no field 'body': it has 'text', 'y', 'one'
@@ -107,7 +108,7 @@ bench --cases ngram-fit --sizes 10_000_000 | tokens have no two parts of this si
 SHARED = [line for line in LINES.splitlines() if re.match(r"lm --(field|documents|tokenizer|train {pairs})", line)]
 LINES += "".join(f"{command}{line[2:]}\n" for command in ("shards", "networks mlp-lm") for line in SHARED)
 CASES = [tuple(line.split(" | ")) for line in LINES.strip().splitlines()]
-WITH_OUT = "lm networks icl digits blur bench shards judge feature-machine".split()  # into a new folder
+WITH_OUT = "lm networks icl digits blur bench shards judge combine feature-machine".split()  # into a new folder
 
 
 def main(line: list[str]) -> int:

@@ -30,7 +30,9 @@ def test_help_lists_every_command_and_version_is_that_of_the_package(capsys):
     assert cli.main([]) == cli.main(["--help"]) == cli.main(["-h"]) == 0
     assert cli.main(["--version"]) == 0
     printed = capsys.readouterr().out
-    for name in "lm sample score next explain export judge compare classify digits networks icl blur bench data".split():
+    for (
+        name
+    ) in "lm sample score next explain export judge compare combine classify digits networks icl blur bench data".split():
         assert f"  {name} " in printed and "Try first:" in printed
     assert printed.splitlines()[-1] == f"jexplicit {jexplicit.__version__}"
 
@@ -55,7 +57,7 @@ for name in sys.argv[1:]:
 
 
 def test_help_of_a_command_does_not_import_jax():
-    names = "lm score next sample explain export judge compare digits classify icl shards beam bench".split()
+    names = "lm score next sample explain export judge compare combine digits classify icl shards beam bench".split()
     names += ["networks compare", "feature-machine modular", "blur train"]
     answer = subprocess.run([sys.executable, "-c", EACH, *names], env=ENVIRONMENT, capture_output=True, text=True)
     assert answer.returncode == 0 and len(answer.stdout.splitlines()) == len(names), answer.stderr
