@@ -4,7 +4,6 @@ Ids 0 and 1 are `<pad>` and `<unk>`. Subwords and characters lose no known chara
 lost. Other SentencePiece models are renumbered, and each character that they drop or do not know is `<unk>`.
 """
 
-import contextlib
 import hashlib
 import io
 import os
@@ -290,10 +289,12 @@ class _Codec(NamedTuple):
 
 
 def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
-    """The processor of a model, without a piece where it cannot be parsed."""
+    """The processor of a model."""
     processor = sentencepiece.SentencePieceProcessor()
-    with contextlib.suppress(RuntimeError):
+    try:
         processor.LoadFromSerializedProto(model)
+    except RuntimeError as error:
+        raise ValueError("no SentencePiece model: the bytes cannot be parsed, or have no piece") from error
     return processor
 
 
@@ -347,8 +348,6 @@ def _read_sentencepiece(model: bytes) -> _Codec:
     """Any SentencePiece model, with its own normalisation."""
     processor = _processor(model)
     pieces, unk = [processor.id_to_piece(i) for i in range(processor.get_piece_size())], processor.unk_id()
-    if not pieces:
-        raise ValueError("no SentencePiece model: the bytes cannot be parsed, or have no piece")
     own = {piece for i, piece in enumerate(pieces) if not (processor.is_control(i) or processor.is_unknown(i))}
     of_words = all(_SPACE_MARK in (piece[:1], piece[-1:]) for piece in own)
     one_space = processor.normalize("x  x").count(_SPACE_MARK) < 3
