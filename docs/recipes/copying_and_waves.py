@@ -227,4 +227,7 @@ def report(known: dict[str, Callable], trained: list[Trained], test: icl.Sequenc
 
 if __name__ == "__main__":
     request_devices()  # one for each core, which share the seeds
-    tyro.extras.subcommand_cli_from_dict({"copy": copy, "waves": waves})
+    try:
+        tyro.extras.subcommand_cli_from_dict({"copy": copy, "waves": waves})
+    except ValueError as error:
+        raise SystemExit(f"error: {error}") from None
