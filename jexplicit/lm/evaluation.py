@@ -388,7 +388,21 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
     The log-odds of a decision are `w_1 a + w_2 z + w_3`, with a those of the counted model, z those of the other model's masses
     at the right and at the left of a node, and w by the depth of the node.
 
-    other: any language model of the same tokens: a network, n-grams, another counted model. stream: [L] tokens, as of `score`.
+    Args:
+        other: any language model of the same tokens: a network, n-grams, another counted model.
+        stream: [L] tokens, as of `score`.
+
+    Raises:
+        ValueError: models of other kinds or of other tokens, a malformed stream, or a text without any token.
+
+    Example:
+        >>> import jexplicit
+        >>> texts, more = ["to be or not to be"] * 20, ["not to be"] * 9
+        >>> one = jexplicit.fit(texts, tokenizer="char")
+        >>> two = jexplicit.fit(texts, "bigram", tokenizer=one.tokenizer)
+        >>> both = combine(one.model, two.model, jexplicit.data.encode_documents(one.tokenizer, more))
+        >>> both.weights.shape  # of 13 depths of the tree
+        (13, 3)
     """
     if not isinstance(model, CountedModel) or not isinstance(other, LanguageModel | CountedModel | Combination):
         kinds = f"{type(model).__name__} and {type(other).__name__}"

@@ -136,6 +136,9 @@ def load_model(
         path: the folder of a run of `launch.lm` or `launch.networks`, a file of `TextModel.save`, or an ARPA file.
         method, features, radius, history: of the model wanted; default, that of the run's lowest dev perplexity.
 
+    Raises:
+        ValueError: no run or model there, one of another version, a damaged file, or no model that matches.
+
     Example::
 
         from jexplicit import load_model
