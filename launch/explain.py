@@ -84,7 +84,7 @@ def _attribution_table(predicted: list[str], context: list[list[str]], why: "Att
     for i, row, logits, evidence, log_p in zip(predicted, context, why.logits, why.evidence, why.log_probability, strict=True):
         order = range(G) if few else np.argsort(-np.abs(evidence), kind="stable")[:_shown]
         names = [visible(row[g]) if few else f"{why.names[g]} {visible(row[g])}" for g in order]
-        cells = [f"{name}\n{logits[g]:.2f}\n({evidence[g]:+.2f})" for name, g in zip(names, order, strict=True)]
+        cells = [f"{name}\n{logits[g]:z.2f}\n({evidence[g]:+.2f})" for name, g in zip(names, order, strict=True)]
         table.add_row(visible(i), f"{np.exp(log_p):.4f}", *cells)
     return table
 
