@@ -6,14 +6,14 @@ from typing import Literal, TypeVar
 V = TypeVar("V")
 
 Activation = Literal["relu", "leaky_relu", "tanh", "sigmoid", "relu_tanh", "silu", "linear"]
-Direct = Literal["none", "embedding", "tokens"]
+Direct = Literal["none", "embedding"]
 InitializerName = Literal[
     "glorot_normal", "glorot_uniform", "he_normal", "he_uniform", "backward_normal", "fan_in_uniform", "standard", "zeros"
 ]
 NormName = Literal["none", "batch", "layer", "group"]
 ObjectiveName = Literal["squared_error", "sigmoid_squared_error", "binary_cross_entropy", "softmax_cross_entropy"]
-OptimizerName = Literal["sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adadelta", "adam", "nadam", "adamw"]
-ScheduleName = Literal["constant", "step", "exponential", "linear", "cosine"]
+OptimizerName = Literal["sgd", "momentum", "adagrad", "adam", "adamw"]
+ScheduleName = Literal["constant", "cosine"]
 
 
 def look_up(what: str, table: Mapping[str, V], name: str) -> V:

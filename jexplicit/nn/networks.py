@@ -144,8 +144,7 @@ class MLPLanguageModel(_Layers):
         x = (C[x_1], ..., C[x_K]),    logits = b + W x + U tanh(d + H x)
 
     vocab_size: N. embedding: dimension of the embeddings C, initialised to N(0, 1). Others are those of FullyConnected.
-    direct: the connection W, initialised to 0, from the embeddings, as in the paper, or from the one-hot tokens: a table [N, N]
-        per offset, the softmax layer with an explicit solution.
+    direct: the connection W, initialised to 0, from the embeddings, as in the paper.
 
     Source: Bengio et al. 2003, Eq. 1.
     """
@@ -166,9 +165,6 @@ class MLPLanguageModel(_Layers):
         logits = network(x, train=train)
         if self.direct == "embedding":
             logits += nn.Dense(N, use_bias=False, kernel_init=zeros, param_dtype=self.dtype, name="direct")(x)
-        elif self.direct == "tokens":
-            tables = self.param("direct", zeros, (X.shape[1], N, N), self.dtype)
-            logits = sum((jnp.take(tables[k], X[:, k], axis=0) for k in range(X.shape[1])), logits)  # U_k[x_k]
         return logits
 
 

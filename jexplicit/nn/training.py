@@ -16,27 +16,20 @@ from jexplicit.runs.devices import Entry, History, iterate
 Rate = float | jax.Array | optax.Schedule
 
 
-def adagrad(rate: Rate, *, accumulator: float = 0.0, eps: float = 1e-30) -> optax.GradientTransformation:
+def adagrad(rate: Rate) -> optax.GradientTransformation:
     """Adagrad from G = 0, with a smaller ε than optax's."""
-    return optax.adagrad(rate, initial_accumulator_value=accumulator, eps=eps)
+    return optax.adagrad(rate, initial_accumulator_value=0.0, eps=1e-30)
 
 
 _optimizers: dict[str, Callable[..., optax.GradientTransformation]] = {
     "sgd": optax.sgd,
     "momentum": functools.partial(optax.sgd, momentum=0.9),
-    "nesterov": functools.partial(optax.sgd, momentum=0.9, nesterov=True),
     "adagrad": adagrad,
-    "rmsprop": optax.rmsprop,
-    "adadelta": optax.adadelta,
     "adam": optax.adam,
-    "nadam": optax.nadam,
     "adamw": optax.adamw,
 }
 _schedules: dict[str, Callable[[float, int], optax.Schedule]] = {
     "constant": lambda rate, steps: optax.constant_schedule(rate),
-    "step": lambda rate, steps: optax.piecewise_constant_schedule(rate, {2 * steps // 3: 0.1}),
-    "exponential": lambda rate, steps: optax.exponential_decay(rate, steps, 0.01),
-    "linear": lambda rate, steps: optax.linear_schedule(rate, 0.0, steps),
     "cosine": optax.cosine_decay_schedule,
 }
 
@@ -45,12 +38,9 @@ def make_optimizer(name: str, rate: Rate, *, weight_decay: float = 0.02) -> opta
     """The optimiser `name` of optax, with the gradient g of step k, elementwise:
 
         sgd         W -= η g
-        momentum    M = 0.9 M + g;              W -= η M            (nesterov: evaluated one step ahead)
+        momentum    M = 0.9 M + g;              W -= η M
         adagrad     G += g²;                    W -= η g/√(G + ε)
-        rmsprop     V = γ V + (1 - γ) g²;       W -= η g/√(V + ε)
-        adadelta    the same V;                 W -= η RMS(ΔW) g/√(V + ε)       (Zeiler 2012: η = 1)
         adam        M, V exponential moving averages, each divided by 1 - β^k;   W -= η M/(√V + ε)
-        nadam       adam with Nesterov momentum
         adamw       adam, and W -= η λ W (Loshchilov & Hutter 2019)
 
     rate: η, a number, also traced, or a schedule. weight_decay: λ of adamw.
@@ -62,7 +52,7 @@ def make_optimizer(name: str, rate: Rate, *, weight_decay: float = 0.02) -> opta
 def make_schedule(name: str, rate: float, steps: int) -> optax.Schedule:
     """The learning rate by step, from `rate` at the first of `steps`.
 
-    name: constant; step: a tenth after two thirds of the steps; exponential: to rate/100; linear, cosine: to 0.
+    name: constant, or cosine: along half a cosine to 0.
     """
     if not 0 < rate < float("inf") or steps < 1:
         raise ValueError(f"learning rate {rate} over {steps} steps: both must be positive")

@@ -209,10 +209,10 @@ class Slope:
 
 
 def test_the_learning_rate_follows_its_schedule_from_the_first_step_to_the_last():
-    recipe = Recipe(batch_size=1, learning_rate=0.1, cooling="linear")
+    recipe = Recipe(batch_size=1, learning_rate=0.1, cooling="cosine")
     trained = train_layers(np.zeros(1), Slope(), recipe, steps=7, seeds=[0], every=2, devices=1)
     losses = np.append(trained.losses[0], trained.params)  # before each step, and after the last
-    rates = [0.1 * (1 - n / 7) for n in range(7)]
+    rates = [0.05 * (1 + np.cos(np.pi * n / 7)) for n in range(7)]
     np.testing.assert_allclose(-np.diff(losses), rates, rtol=1e-4, atol=1e-7)  # ε of Adam, float32
 
 

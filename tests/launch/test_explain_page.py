@@ -87,7 +87,7 @@ def test_long_texts_and_networks_are_refused_and_a_shorter_text_is_not(tmp_path,
     assert "a page holds 3; give a shorter --text, or leave out --html" in " ".join(capfd.readouterr().err.split())
     assert not (tmp_path / "page.html").exists()
     assert explain.main([*flags, "--text", "the"]) == 0
-    network = MLPLanguageModel(vocab_size=fitted("explicit").tokenizer.vocab_size, embedding=3, hidden=(5,), direct="tokens")
+    network = MLPLanguageModel(vocab_size=fitted("explicit").tokenizer.vocab_size, embedding=3, hidden=(5,), direct="embedding")
     model = network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 2), int)), context=2)
     with pytest.raises(ValueError, match="its logits are no sum over tokens"):
         explain.explain_alternatives(fitted("explicit")._replace(model=model), read_text(np.array([0, 2, 3, 0]), 2))

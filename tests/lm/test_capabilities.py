@@ -74,7 +74,7 @@ def fitted(kind: str) -> Any:
     tokenizer, train, dev = text()
     N, (method, options) = tokenizer.vocab_size, KINDS[kind]
     if method == "network":
-        network = MLPLanguageModel(vocab_size=N, embedding=3, hidden=(5,), direct="tokens")
+        network = MLPLanguageModel(vocab_size=N, embedding=3, hidden=(5,), direct="embedding")
         return network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 2), int)), context=2)
     if method == "transformer":
         sizes: Any = {"vocab_size": N, "width": 8, "layers": 2, "window": 32}

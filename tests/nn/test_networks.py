@@ -43,7 +43,6 @@ from jexplicit.nn.networks import (
 )
 from jexplicit.nn.training import (
     OBJECTIVES,
-    adagrad,
     epoch_order,
     make_optimizer,
     make_schedule,
@@ -116,7 +115,7 @@ def test_a_step_of_descent_is_the_hand_derived_one():
     np.testing.assert_allclose(after["hidden_1"]["Dense_0"]["kernel"].T, B_new, rtol=1e-12)
 
 
-@pytest.mark.parametrize("direct", ["none", "embedding", "tokens"])
+@pytest.mark.parametrize("direct", ["none", "embedding"])
 def test_the_language_model_is_bengio_s_equation(direct):
     model = MLPLanguageModel(vocab_size=5, embedding=2, hidden=(4,), direct=direct, dtype=jnp.float64)
     params = jax.tree.map(np.asarray, drawn_variables(model, TOKENS)["params"])
@@ -127,8 +126,6 @@ def test_the_language_model_is_bengio_s_equation(direct):
         expected = output["bias"] + np.tanh(x @ hidden["kernel"] + hidden["bias"]) @ output["kernel"]
         if direct == "embedding":
             expected = expected + x @ params["direct"]["kernel"]
-        if direct == "tokens":
-            expected = expected + sum(params["direct"][k][token] for k, token in enumerate(context))
         np.testing.assert_allclose(logits[m], expected, rtol=1e-12)
 
 
@@ -275,24 +272,22 @@ def test_losses_and_activations_and_their_gradients_are_the_formulas():
 
 def test_adagrad_follows_its_recurrence_from_0():
     """The others are optax's own."""
-    starts, gradients = ((0.0, 1e-30), (2.0, 0.5)), (0.5, -1.0, 2.0, 0.25)
+    gradients = (0.5, -1.0, 2.0, 0.25)
 
-    def descend(optimizer):
-        W = jnp.zeros((), float)
+    @jax.jit
+    def end():
+        optimizer, W = make_optimizer("adagrad", 0.1), jnp.zeros((), float)
         state = optimizer.init(W)
         for g in gradients:
             update, state = optimizer.update(jax.device_put(g), state, W)
             W = optax.apply_updates(W, update)
         return W
 
-    made = [make_optimizer("adagrad", 0.1), *(adagrad(0.1, accumulator=a, eps=eps) for a, eps in starts)]
-    ends = jax.jit(lambda: list(map(descend, made)))()
-    for end, (G, eps) in zip(ends, (starts[0], *starts), strict=True):
-        W = 0.0
-        for g in gradients:
-            G += g * g
-            W -= 0.1 * g / np.sqrt(G + eps)
-        assert float(end) == pytest.approx(W, rel=1e-12)
+    W = G = 0.0
+    for g in gradients:
+        G += g * g
+        W -= 0.1 * g / np.sqrt(G)
+    assert float(end()) == pytest.approx(W, rel=1e-12)
 
 
 def test_every_optimiser_descends_and_its_rate_may_be_traced():
@@ -316,8 +311,7 @@ def test_rates_cool_down():
     found = jax.jit(lambda k: {name: k * 0.0 + jax.vmap(schedule)(k) for name, schedule in schedules.items()})
     for name, of_steps in jax.tree.map(np.asarray, found(np.arange(91))).items():
         assert of_steps[0] == pytest.approx(0.3, rel=1e-6) and (np.diff(of_steps) <= 0).all()
-        last = {"constant": 0.3, "step": 0.03, "exponential": 0.003, "linear": 0, "cosine": 0}[name]
-        assert of_steps[-1] == pytest.approx(last, abs=1e-7)
+        assert of_steps[-1] == pytest.approx({"constant": 0.3, "cosine": 0}[name], abs=1e-7)
 
 
 # Initial weights
