@@ -289,8 +289,10 @@ SOLVERS: dict[str, Callable[[Task, Record, Config], Points]] = {
 }
 
 
-def _make_task(problem: Problem, weights: dict[str, Array]) -> Task:
-    """The loss of features of descriptors."""
+@functools.lru_cache(maxsize=1)  # one for all optimisers
+def _make_task(described: Callable[[], tuple[Problem, dict[str, Array], float, float]]) -> tuple[Task, Problem, Row]:
+    """The loss of features of descriptors, and these with their weights."""
+    problem, weights, *_ = described()
     used = ~problem.held_out
     H, Y = jax.jit(kernel_features(weights))(problem.train.H[used]), problem.train.Y[used]
     mean = H.mean(axis=0)
@@ -298,7 +300,7 @@ def _make_task(problem: Problem, weights: dict[str, Array]) -> Task:
     C = np.asarray(_second_moments(H), float)
     penalty = _ridge * float(np.trace(C)) / len(C)
     factor = scipy.linalg.cholesky(C + 2 * penalty * np.eye(len(C)), lower=True)
-    return Task(H, Y, jnp.log(jnp.maximum(Y.mean(axis=0), 1 / len(Y))), mean, factor, penalty)
+    return Task(H, Y, jnp.log(jnp.maximum(Y.mean(axis=0), 1 / len(Y))), mean, factor, penalty), problem, weights
 
 
 @jax.jit
@@ -309,8 +311,7 @@ def _second_moments(H: Float[Array, "M D"]) -> Array:
 
 def _optimum(problem: Problem, key: Row) -> list[Row]:
     """The row of a way to the minimum, which logs each pass."""
-    problem, weights, *_ = problem.described()
-    task = _make_task(problem, weights)
+    task, problem, weights = _make_task(problem.described)
     config, solver, curves = problem.config, key["solver"], dict[float, list[float]]()
     start, in_all = time.perf_counter(), _passes(config) * (len(config.rates) if solver == "adam" else 1)
     with stage(f"optimum by {solver}", "passes") as progress:
