@@ -68,7 +68,7 @@ def run(config: Config) -> dict[str, Any]:
     return Experiment("combine", Config, measure, [RESULTS], extend=("method", "history"), title="Combined models").run(config)
 
 
-def combined(counts: Any, other: Any, dev: np.ndarray, test: np.ndarray) -> list[Row]:
+def combined(counts: Any, other: Any, dev: np.ndarray, test: np.ndarray) -> Iterator[Row]:
     """Losses of both models, of refitted counts, and of the combination."""
     import jax.numpy as jnp
 
@@ -84,11 +84,9 @@ def combined(counts: Any, other: Any, dev: np.ndarray, test: np.ndarray) -> list
     for name, model in {"other": other, "counts": counts, "counts, refitted": refitted, "both": both}.items():
         with stage(f"scoring with {name}", "positions") as progress:
             losses[name] = document_losses(model, test, block=_block, progress=progress)
-    rows = []
     for name, found in losses.items():
         difference, error = paired_difference(found.nll, losses["counts, refitted"].nll, found.positions)
-        rows.append({"model": name, **loss_fields([found]), "difference": difference, "difference_se": error})
-    return rows
+        yield {"model": name, **loss_fields([found]), "difference": difference, "difference_se": error}
 
 
 RESULTS = Table(

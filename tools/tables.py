@@ -112,11 +112,9 @@ def commands(names: str) -> str:
 @functools.cache
 def kept(*names: str) -> Results:
     """Results of docs/results/: rows with further flags, `file` and `run`."""
-    rows, events, runs = (
-        list[Row](),
-        dict[str, list[Row]](),
-        [(name, *one) for name in names for one in enumerate(read_results(name))],
-    )
+    runs = [(name, n, run) for name in names for n, run in enumerate(read_results(name))]
+    rows: list[Row] = []
+    events: dict[str, list[Row]] = {}
     for name, n, run in runs:
         known = set(itertools.chain(*run["rows"]))
         about = {field: value for field, value in run["config"].items() if field not in known} | run["shared"]

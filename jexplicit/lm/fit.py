@@ -32,7 +32,6 @@ from jexplicit.solvers.explicit import fit_delta
 
 METHODS = get_args(Method)
 DENSE = ("explicit", "delta", "cold", "warm", "optimum", "log-linear", "iterative-scaling")  # tables [N, N]
-ONE_DEVICE = ("ngram", "optimum", "delta")  # however many there are
 ORDER = 4  # tokens of the longest contexts of the n-gram model
 _tables = ("features", "radius")
 _exponents = ("smoothing", "calibration_positions", "seed")
