@@ -77,16 +77,13 @@ def fourier_directions(
     return scale * jax.random.normal(key, (inputs, number), dtype)
 
 
-@full_precision
-def _largest(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> Float[Array, ""]:
-    return jnp.abs(X @ W).max(initial=0)
+def _check_phases(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> None:
+    most = float(jnp.linalg.norm(X, axis=1).max(initial=0) * jnp.linalg.norm(W, axis=0).max(initial=0))
+    if not most * jnp.finfo(jnp.result_type(X, W)).eps < 1:
+        raise ValueError(f"phases up to {most}: scale X to the order of 1")
 
 
-def _refuse_phases(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> None:
-    raise ValueError(f"phases up to {float(_largest(X, W))}: scale X to the order of 1")
-
-
-@checked(_refuse_phases, fine=lambda X, W: _largest(X, W) * jnp.finfo(jnp.result_type(X, W)).eps < 1)
+@checked(_check_phases)
 @full_precision
 def fourier_features(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> Float[Array, "M nn"]:
     """`[cos XW, sin XW] / sqrt(n)`: inner products approximate the kernel.
@@ -112,13 +109,6 @@ def cos_sin(x: Array) -> tuple[Array, Array]:
     return 1 - 2 * sine**2, 2 * sine * cosine
 
 
-def _check_levels(images: np.ndarray, levels: int) -> None:
-    """Refuse no images, fewer than 2 grey levels, and other levels."""
-    if not len(images) or levels < 2 or not 0 <= images.min() <= images.max() <= levels - 1:
-        span = f" from {images.min()} to {images.max()}" if images.size else ""
-        raise ValueError(f"{len(images)} images{span}, of {levels} grey levels: give at least one, with levels 0 .. levels - 1")
-
-
 def _of_images(
     f: Callable[[Array], Array],
     images: UInt8[np.ndarray, "M height width"],
@@ -126,7 +116,9 @@ def _of_images(
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[Array, "M D"]:
     """f of grey levels between 0 and 1, in batches of images."""
-    _check_levels(images, levels)
+    if not len(images) or levels < 2 or not 0 <= images.min() <= images.max() <= levels - 1:
+        span = f" from {images.min()} to {images.max()}" if images.size else ""
+        raise ValueError(f"{len(images)} images{span}, of {levels} grey levels: give at least one, with levels 0 .. levels - 1")
     blocks = []
     for m in range(0, len(images), _images_per_call):
         blocks.append(f(jnp.asarray(images[m : m + _images_per_call], jnp.float32) / (levels - 1)))

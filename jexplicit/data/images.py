@@ -58,12 +58,7 @@ class Images(NamedTuple):
 
 
 def read_images(
-    name: str,
-    data_dir: str | os.PathLike | None = None,
-    *,
-    limit: int | None = None,
-    resize: int | None = None,
-    seed: int = 0,
+    name: str, data_dir: str | os.PathLike | None = None, *, limit: int | None = None, resize: int | None = None, seed: int = 0
 ) -> Images:
     """The data set of a name.
 
@@ -135,9 +130,6 @@ def check_images(images: Images) -> Images:
         if len(X) != len(Y) or not len(X):
             raise ValueError(f"{images.name}: {len(X)} {part} images and {len(Y)} labels: give equally many, and at least one")
         check_grey_levels(X, images.levels, f"{images.name}: {part} images")
-        if (dark := ~X.any(axis=(1, 2))).any():
-            which = f"{part} image {int(dark.argmax())} is zero everywhere ({int(dark.sum())} are)"
-            raise ValueError(f"{images.name}: {which}: it has no information about its label; remove it")
     if images.train_images.shape[1:] != images.test_images.shape[1:]:
         shapes = f"{images.train_images.shape[1:]} and test images {images.test_images.shape[1:]}"
         raise ValueError(f"{images.name}: train images are {shapes}: they must have equal shapes")

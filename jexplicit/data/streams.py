@@ -64,13 +64,6 @@ def context_columns(x: Any, K: int) -> list[Any]:
     return columns
 
 
-def with_leading_pads(stream: np.ndarray, K: int) -> np.ndarray:
-    """The stream preceded by K - 1 pads, for its first contexts."""
-    check_radius(K)
-    check_stream(stream)
-    return np.concatenate([np.full(K - 1, PAD, stream.dtype), stream])
-
-
 def check_token_ids(ids: np.ndarray, N: int, where_and_remedy: str = "") -> None:
     """Refuse token ids outside 0 .. N - 1, with a remedy."""
     lowest, highest = int(ids.min(initial=0)), int(ids.max(initial=0))
@@ -95,7 +88,9 @@ def contexts(stream: np.ndarray, K: int, *, eos: bool = False) -> tuple[Integer[
     >>> X.tolist(), Y.tolist()
     ([[0, 0], [5, 0], [0, 0]], [5, 6, 7])
     """
-    return window_contexts(with_leading_pads(stream, K), K, eos=eos)
+    check_radius(K)
+    check_stream(stream)
+    return window_contexts(np.concatenate([np.full(K - 1, PAD, stream.dtype), stream]), K, eos=eos)
 
 
 def window_contexts(
@@ -256,7 +251,7 @@ class Shards:
     def verify(self, first: int = 0, last: int | None = None) -> None:
         """Compare the files of tokens first .. last - 1 with their checksums."""
         for _, shard in self._overlapping(first, len(self) if last is None else last):
-            if (crc := zlib.crc32(_stored(self._read(shard, 0, shard.tokens)))) != shard.crc32:
+            if (crc := zlib.crc32(self._read(shard, 0, shard.tokens))) != shard.crc32:
                 path, found = self.folder / shard.file, f"CRC-32 {crc:08x}, written {shard.crc32:08x}"
                 raise ValueError(f"shard {path} is damaged ({found}): {_AGAIN}")
 
@@ -271,10 +266,10 @@ class Shards:
         path, last = self.folder / shard.file, min(last, shard.tokens)
         with refuse_errors(f"shard {path} cannot be read", _AGAIN, OSError), open(path, "rb") as file:
             file.seek(first * self.dtype.itemsize)
-            tokens = np.fromfile(file, self.dtype.newbyteorder("<"), last - first)
+            tokens = np.fromfile(file, self.dtype, last - first)
         if len(tokens) != last - first:
             raise ValueError(f"shard {path} ends after {first + len(tokens)} of {shard.tokens} tokens: {_AGAIN}")
-        return tokens.astype(self.dtype, copy=False)
+        return tokens
 
 
 def write_shards(
@@ -320,15 +315,9 @@ def write_shards(
 
 def write_shard(folder: str | os.PathLike, number: int, tokens: np.ndarray, *, documents: int) -> Shard:
     """Write one file of a stream atomically: whole documents, each with its `<pad>`."""
-    data = _stored(tokens)
-    shard = Shard(f"{number:05}.tokens", len(tokens), documents, zlib.crc32(data))
+    shard = Shard(f"{number:05}.tokens", len(tokens), documents, zlib.crc32(data := tokens.tobytes()))
     write_whole(local_path(folder) / shard.file, lambda file: file.write(data))
     return shard
-
-
-def _stored(tokens: np.ndarray) -> bytes:
-    """Little-endian bytes."""
-    return tokens.astype(tokens.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def write_index(

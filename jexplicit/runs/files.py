@@ -79,10 +79,8 @@ def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
         raise ValueError(f"{flag} {given!r}: give a path, such as runs/demo")
     if "://" in given:
         raise ValueError(f"{flag} {given}: give a path on this machine (a mounted bucket is one) and copy the result")
-    try:
-        return Path(given).expanduser().absolute()
-    except (RuntimeError, OSError) as error:  # no home folder, or a working folder that was removed
-        raise ValueError(f"{flag} {given}: set HOME, or give the whole path ({error})") from error
+    with refuse_errors(f"{flag} {given}", "set HOME, or give the whole path", RuntimeError, OSError):
+        return Path(given).expanduser().absolute()  # without a home folder, or in a folder that was removed
 
 
 def file_inside(folder: Path, name: object, index: str | os.PathLike) -> Path:
@@ -201,15 +199,9 @@ def read_command(out: str | os.PathLike) -> str | None:
 def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
     """The events of a name in metrics.jsonl, oldest first."""
     path = local_path(out, "--out") / "metrics.jsonl"
-    about = path.stat() if path.exists() else None
-    return [event for event in _events(path, about.st_size, about.st_mtime_ns) if event.get("event") == name] if about else []
-
-
-@functools.lru_cache(maxsize=4)
-def _events(path: Path, size: int, changed: int) -> list[dict[str, Any]]:
-    """All lines of a log, cached until it grows."""
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return [_parse(line, f"{path}, line {n},", "delete the line", dict) for n, line in enumerate(lines, 1)]
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    events = [_parse(line, f"{path}, line {n},", "delete the line", dict) for n, line in enumerate(lines, 1)]
+    return [event for event in events if event.get("event") == name]
 
 
 def experiment_of(config: type) -> str:

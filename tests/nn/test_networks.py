@@ -39,7 +39,6 @@ from jexplicit.nn.networks import (
     reconstruction_errors,
     scorer,
     standard_scale,
-    variables_of,
 )
 from jexplicit.nn.training import (
     OBJECTIVES,
@@ -94,7 +93,7 @@ def trained(model, inputs, targets, variables, goal="squared_error", rate=0.1, s
     state = start(variables)
     for _ in range(steps):
         state, _ = step(state, (inputs, targets))
-    return jax.tree.map(np.asarray, variables_of(state))
+    return jax.tree.map(np.asarray, state.variables)
 
 
 def test_a_step_of_descent_is_the_hand_derived_one():
