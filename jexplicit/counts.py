@@ -214,9 +214,9 @@ def counted_radius(counts: Counts | SparseCounts, radius: int | None) -> int:
     if not 1 <= K <= len(counts):
         remedy = f"count with a radius of at least {radius}" if K > 0 else "use a radius of at least 1"
         raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: {remedy}")
-    if is_concrete(counts[0]) and not 0 < (total := float(counts[0].sum(dtype=np.float64))) < np.inf:
-        raise ValueError(f"counts with a sum of {total:g}: count a text with at least one token")
     tables: Any = counts[:K] if is_concrete(counts[0]) else ()
+    if tables and not 0 < (total := float(tables[0].sum(dtype=np.float64))) < np.inf:
+        raise ValueError(f"counts with a sum of {total:g}: count a text with at least one token")
     for C in tables:
         if C.shape != (C.shape[0],) * 2 or C.min() < 0 or (C.dtype.kind == "f" and (C % 1).any()):
             raise ValueError(f"counts {C.shape} from {C.min()} to {C.max()}: pass tables [N, N] of whole numbers of at least 0")

@@ -34,38 +34,7 @@ def positive_parts(x: Float[Array, "... D"]) -> Float[Array, "... DD"]:
     return jnp.concatenate([jax.nn.relu(x), jax.nn.relu(-x)], axis=-1)
 
 
-def _check_norms(H: Float[Array, "M D"], **options: float) -> None:
-    if 0 in H.shape:
-        return  # it has a message of its own
-    lowest, norms = float(H.min()), as_float(H).sum(axis=1)
-    if not lowest >= 0 or not bool(jnp.isfinite(norms).all()):
-        remedy = "split them by positive_parts, or scale them"
-        raise ValueError(f"features down to {lowest}: rows of equal norm need finite features >= 0, with finite sums; {remedy}")
-    if not float(norms.min()) > 0:
-        raise ValueError(f"row {int(norms.argmin())} has no feature above 0, and so cannot be normalised: drop this example")
-
-
-@checked(_check_norms, static=("K", "floor"))
-def unit_rows(H: Float[Array, "M D"], *, K: float = 1.0, floor: float = 0.01) -> Float[Array, "M D"]:
-    """`K (h/||h||_1 + floor/D) / (1 + floor)`: positive rows of L1 norm K.
-
-    With the floor, a mass spread evenly over a row, every feature co-occurs with every output. A negative or non-finite feature
-    and a row of zeros are a ValueError, except under jit, vmap and grad.
-
-    >>> unit_rows(jnp.array([[3.0, 1.0]]), K=2.0, floor=1.0).tolist()
-    [[1.25, 0.75]]
-    """
-    if not 0 < floor < math.inf or not 0 < K < math.inf:
-        raise ValueError(f"floor {floor}, K {K}: both must be above 0 and finite")
-    if 0 in H.shape:
-        raise ValueError(f"features {H.shape}: give at least one example and one feature")
-    H = as_float(H)
-    return (H / H.sum(axis=1, keepdims=True) + floor / H.shape[1]) * (K / (1 + floor))
-
-
-def fourier_directions(
-    key: Any, inputs: int, number: int, *, scale: float = 1.0, dtype=jnp.float32
-) -> Float[Array, "inputs number"]:
+def fourier_directions(key: Any, inputs: int, number: int, *, scale: float = 1.0) -> Float[Array, "inputs number"]:
     """Directions W for the kernel `exp(-scale² ||x - y||² / 2)`, from N(0, scale²).
 
     >>> fourier_directions(jax.random.key(0), 3, 5).shape
@@ -74,7 +43,7 @@ def fourier_directions(
     check_key(key)
     if not 0 < scale < math.inf or number < 1:
         raise ValueError(f"{number} directions of scale {scale}: use at least one, and a scale above 0")
-    return scale * jax.random.normal(key, (inputs, number), dtype)
+    return scale * jax.random.normal(key, (inputs, number), jnp.float32)
 
 
 def _check_phases(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, Integer
@@ -26,25 +26,13 @@ _AGAIN = "write the shards again"
 _shard_tokens = 1 << 26  # 128 MB of uint16
 
 
-@runtime_checkable
-class Stream(Protocol):
-    """Token ids `<pad> d_1 <pad> ... d_n <pad>`: an array, memory map or `Shards`."""
-
-    @property
-    def dtype(self) -> np.dtype: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, where: slice, /) -> np.ndarray: ...
-
-
 def check_radius(K: int) -> None:
     """Refuse K < 1."""
     if K < 1:
         raise ValueError(f"radius K = {K}: a context needs at least one token; use K >= 1")
 
 
-def check_stream(stream: Stream) -> None:
+def check_stream(stream: "Stream") -> None:
     """Refuse anything but `<pad> document <pad> ... <pad>` in integers."""
     if not hasattr(stream, "dtype"):
         raise ValueError(f"a {type(stream).__name__} as token stream: pass an array, numpy.array(ids)")
@@ -178,7 +166,7 @@ class TokenizedCorpus(NamedTuple):
     """
 
     tokenizer: Tokenizer
-    train: Stream
+    train: "Stream"
     dev: np.ndarray
     dev_sizes: TextSizes | None = None
     dev_in_train: Overlap | None = None
@@ -270,6 +258,10 @@ class Shards:
         if len(tokens) != last - first:
             raise ValueError(f"shard {path} ends after {first + len(tokens)} of {shard.tokens} tokens: {_AGAIN}")
         return tokens
+
+
+Stream = np.ndarray | Shards
+"""Token ids `<pad> d_1 <pad> ... d_n <pad>`."""
 
 
 def write_shards(

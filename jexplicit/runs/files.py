@@ -151,19 +151,17 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_run(out: str | os.PathLike, experiment: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The config and rows of a run of an experiment."""
-    config = read_config(out, experiment)
-    if config is None:
+    if (config := read_config(out)) is None:
         raise ValueError(f"no run at {out}: give the --out of a run of launch.{experiment}")
+    check_experiment(local_path(out, "--out"), experiment, f"this command reads runs of launch.{experiment}")
     return config, read_rows(out)
 
 
-def read_config(out: str | os.PathLike, experiment: str | None = None) -> dict[str, Any] | None:
+def read_config(out: str | os.PathLike) -> dict[str, Any] | None:
     """The configuration of the run in a folder, or None."""
     path = local_path(out, "--out")
     if not (path / "config.json").exists():
         return None
-    if experiment is not None:
-        check_experiment(path, experiment, f"this command reads runs of launch.{experiment}")
     return {name: value for name, value in read_stored(path).items() if name != "launcher"}
 
 

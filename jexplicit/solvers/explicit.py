@@ -18,6 +18,7 @@ from jexplicit.runs.devices import as_float, check_labels_of, checked, full_prec
 _block = 512  # examples whose logits are in memory at once
 _largest_delta = 64.0
 _added = 1 << 20  # rows that are added one by one: a sum of ones in float32 ends at 2^24
+_bins = 15  # of the calibration error
 _hottest = 100.0  # temperature beyond which logits say nothing
 
 
@@ -171,10 +172,9 @@ def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
 
 
 class SoftmaxLayer(NamedTuple):
-    """K of a layer, by default its inputs' mean norm; φ."""
+    """A layer to solve, with its priming number; default, its inputs' mean norm, at least 1."""
 
-    K: float | None = None  # the default is at least 1
-    activation: Callable[[Array], Array] = jax.nn.softmax
+    K: float | None = None
 
 
 class StackSolution(NamedTuple):
@@ -212,18 +212,16 @@ def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequenc
             if is_concrete(params) and not bool(jnp.isfinite(params[-1]).all()):
                 raise ValueError(
                     f"layer {n} has weights that are not finite, as of co-occurrences of 0, and the next one no "
-                    "inputs: make its features positive (jexplicit.features.unit_rows)"
+                    "inputs: make its features positive, such as H + 0.01"
                 )
-            H = layer.activation(H @ params[-1])
+            H = jax.nn.softmax(H @ params[-1])
     return StackSolution(tuple(params), tuple(numbers))
 
 
-@functools.partial(jax.jit, static_argnames="activation")
+@jax.jit
 @full_precision
-def stack_logits(
-    params: Sequence[Array], H: Float[Array, "... D"], activation: Callable[[Array], Array] = jax.nn.softmax
-) -> Float[Array, "... N"]:
-    """Logits of the last layer, `φ(... φ(H U⁽¹⁾) ...) U⁽ᴸ⁾`, in nats.
+def stack_logits(params: Sequence[Array], H: Float[Array, "... D"]) -> Float[Array, "... N"]:
+    """Logits of the last layer, `softmax(... softmax(H U⁽¹⁾) ...) U⁽ᴸ⁾`, in nats.
 
     >>> stack_logits([jnp.eye(2), 3 * jnp.eye(2)], jnp.zeros((1, 2))).tolist()
     [[1.5, 1.5]]
@@ -231,7 +229,7 @@ def stack_logits(
     if not len(params):
         raise ValueError("no decoder: give at least one")
     for U in params[:-1]:
-        H = activation(H @ U)
+        H = jax.nn.softmax(H @ U)
     return H @ params[-1]
 
 
@@ -345,15 +343,13 @@ def closeness(U: Float[Array, "D N"], V: Float[Array, "D N"], H: Float[Array, "M
     }
 
 
-def calibration_error(logits: Float[Array, "M N"], labels: Array | np.ndarray, *, bins: int = 15) -> float:
-    """Expected calibration error: `sum over bins of |accuracy - confidence| share`."""
-    if not len(logits) or bins < 1 or bins % 1:
-        raise ValueError(f"{len(logits)} examples in {bins} bins: give at least one of each, and whole numbers")
+def calibration_error(logits: Float[Array, "M N"], labels: Array | np.ndarray) -> float:
+    """Expected calibration error: `sum over 15 bins of |accuracy - confidence| share`."""
     labels = _held_out(logits, labels)
     P = np.asarray(jax.nn.softmax(logits), np.float64)
     confidence, right = P.max(axis=1), P.argmax(axis=1) == labels
-    place = np.minimum((confidence * bins).astype(int), bins - 1)
-    sure, correct = (np.bincount(place, weights, minlength=bins) for weights in (confidence, right))
+    place = np.minimum((confidence * _bins).astype(int), _bins - 1)
+    sure, correct = (np.bincount(place, weights, minlength=_bins) for weights in (confidence, right))
     return float(np.sum(np.abs(correct - sure)) / len(P))
 
 

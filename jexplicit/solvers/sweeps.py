@@ -134,7 +134,7 @@ def iterative_scaling_sweeps(
             raise ValueError("features that are all 0: a layer has nothing to read; check how they were made")
         never = np.argwhere(np.asarray((F <= 0) & (H.max(axis=0) > 0)[:, None]))
         if len(never):
-            remedy = "add a small constant to the features (jexplicit.features.unit_rows) or drop the output"
+            remedy = "add a small constant to the features, or drop the output"
             pair = f"feature {never[0, 0]} never co-occurs with output {never[0, 1]} ({len(never)} such pairs)"
             raise ValueError(f"{pair}: its parameter would diverge to -inf; {remedy}")
     K = n.max()

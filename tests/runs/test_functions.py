@@ -103,7 +103,6 @@ def cases() -> dict[str, Case]:
         "jexplicit.solvers.mean_loss": case(solvers.mean_loss, normal(16, 3), Y),
         "jexplicit.solvers.accuracy": case(solvers.accuracy, normal(16, 3), LABELS),
         "jexplicit.features.positive_parts": case(jexplicit.features.positive_parts, normal(8, 3)),
-        "jexplicit.features.unit_rows": case(jexplicit.features.unit_rows, H, compiled=WITH_CHECKS),
         "jexplicit.features.fourier_features": case(jexplicit.features.fourier_features, normal(8, 3), normal(3, 4)),
         "jexplicit.features.scattering_pools": case(
             lambda X: jexplicit.features.scattering_pools(X, WAVELETS), positive(8, 8, 8), compiled=WITH_CHECKS
