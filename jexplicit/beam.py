@@ -50,13 +50,7 @@ def write_stream_index(folder: str | os.PathLike, shards: Iterable[Shard], token
 
 
 def ingest(
-    parts: Sequence[Part],
-    tokenizer: Tokenizer,
-    out: str | os.PathLike,
-    *,
-    radius: int,
-    runner: str = "DirectRunner",
-    options: Sequence[str] = (),
+    parts: Sequence[Part], tokenizer: Tokenizer, out: str | os.PathLike, *, radius: int, runner: str, options: Sequence[str]
 ) -> None:
     """Run the pipeline: parts to shards of train and dev, and counts."""
     check_beam()
@@ -67,10 +61,7 @@ def ingest(
     if runner == "DirectRunner":  # would first download another engine
         runner = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 
-    def index(split, shards):  # without types, which Beam would compare with what it infers
-        write_stream_index(out / split, shards, tokenizer)
-
-    def save(found):
+    def save(found):  # without types, which Beam would compare with what it infers
         write_tables(out / "counts", tuple(found[k][0] for k in sorted(found)), tokenizer=tokenizer.sha256)
 
     try:
@@ -78,7 +69,7 @@ def ingest(
             documents = pipeline | "Parts" >> beam.Create(parts) | "Spread" >> beam.Reshuffle()
             written = documents | "Tokenise and count" >> beam.Map(tokenise_part, tokenizer, out, radius)
             shards = written | "Shards" >> beam.MapTuple(lambda split, shard, counts: (split, shard)) | beam.GroupByKey()
-            _ = shards | "Index the shards" >> beam.MapTuple(index)
+            _ = shards | "Index the shards" >> beam.MapTuple(lambda split, own: write_stream_index(out / split, own, tokenizer))
             tables = written | "Tables" >> beam.FlatMap(lambda part: [(k, (C,)) for k, C in enumerate(part[2], 1)])
             # tables of one offset are merged in the worker before they are sent, and again where they arrive
             summed = tables | "Sum" >> beam.CombinePerKey(lambda parts: merge_counts(*parts))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from jexplicit.runs.devices import as_float, check_key, checked, full_precision
+from jexplicit.runs.devices import as_float, checked, full_precision, key_of_seed
 
 _images_per_call = 500
 _images_for_axes = 10_000
@@ -40,10 +40,9 @@ def fourier_directions(key: Any, inputs: int, number: int, *, scale: float = 1.0
     >>> fourier_directions(jax.random.key(0), 3, 5).shape
     (3, 5)
     """
-    check_key(key)
     if not 0 < scale < math.inf or number < 1:
         raise ValueError(f"{number} directions of scale {scale}: use at least one, and a scale above 0")
-    return scale * jax.random.normal(key, (inputs, number), jnp.float32)
+    return scale * jax.random.normal(key_of_seed(key), (inputs, number), jnp.float32)
 
 
 def _check_phases(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> None:

@@ -190,7 +190,7 @@ def refusals():
         ("no counts: count a text first", lambda C: lm.explicit_language_model(C, features="cat", radius=None), ()),
         ("radius of at least 1", lambda K: lm.explicit_language_model((TABLE,), features="cat", radius=K), 0),
         ("pass an array", unwrap(check_stream), [0, 1, 0]),
-        (r"random key 0: pass jax.random.key\(0\)", lambda key: fourier_directions(key, 3, 4), 0),
+        ("seed -1: use a whole number", lambda seed: fourier_directions(seed, 3, 4), -1),
         ("temperature inf", lambda x: jexplicit.generate(KEY, UNIFORM, TOKEN[:1], 3, temperature=x), np.inf),
         ("to a side of 0", lambda n: image_sets(jexplicit.data.read_images("digits"), side=n), 0),
         ("integers of at least 0", lambda C: jexplicit.counts.merge_counts((C,), (TABLE,)), TABLE * 0.5),

@@ -272,12 +272,6 @@ def lock_run_folder(out: str | os.PathLike, process_id: int) -> "FileLock":
         return lock
 
 
-def check_key(key: Any) -> None:
-    """Refuse a random key that is not an array."""
-    if not hasattr(key, "dtype"):
-        raise ValueError(f"random key {key!r}: pass jax.random.key({key if isinstance(key, int) else 0})")
-
-
 def check_seed(seed: Any) -> None:
     """Refuse a seed that is no whole number 0 .. 2^63 - 1."""
     if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
