@@ -153,10 +153,8 @@ def expand_paths(paths: Paths) -> list[str]:
                 raise ValueError(f"no file matches {path!r}: check the folder and the pattern")
         files += [file for match in found for file in (folder_files(match) if os.path.isdir(match) else [match])]
     for file in files:
-        try:
+        with refuse_errors(f"the file name {file!r} is not UTF-8", "rename the file", UnicodeEncodeError):
             file.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"the file name {file!r} is not UTF-8: rename the file") from error
     return files
 
 
@@ -560,8 +558,6 @@ def sample_documents(
     documents: Iterable[str], size: int, *, seed: int = 0, progress: Callable[[int], None] | None = None
 ) -> tuple[list[str], int]:
     """A uniform sample of `size` documents in order, and their total number."""
-    if size < 1:
-        raise ValueError(f"a sample of {size} documents: draw at least 1")
     rng, kept, seen = random.Random(seed), [], 0  # the smallest of uniform numbers are at uniform places
     for seen, document in enumerate(documents, 1):  # noqa: B007
         add = heapq.heappush if len(kept) < size else heapq.heappushpop

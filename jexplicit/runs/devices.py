@@ -156,9 +156,9 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None, *,
     def give_up() -> None:  # the main thread waits inside the runtime, which exceptions do not interrupt
         from jexplicit.runs.progress import console  # rich is not for every program
 
-        late = f"process {process_id} of {num_processes}: not all processes have joined at {coordinator} within {seconds} s"
+        what = f"process {process_id} of {num_processes}: not all processes have joined at {coordinator} within {seconds} s"
         remedy = "Process 0 must run on that host, with the port open to the others; start each id from 0 once, all with the "
-        console.print(f"[bold red]error:[/] {late}. {remedy}same --num-processes, or raise --join-seconds.", soft_wrap=True)
+        console.print(f"[bold red]error:[/] {what}. {remedy}same --num-processes, or raise --join-seconds.", soft_wrap=True)
         os._exit(2)
 
     late = threading.Timer(seconds, give_up)
