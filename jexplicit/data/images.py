@@ -236,8 +236,6 @@ def read_grey_images(
     """
     found, bytes_at = [], []  # bytes_at: indices in found
     for path in map(local_path, paths):
-        if not path.exists():
-            raise ValueError(f"{path} does not exist: name images, folders of them, .npy, .npz or idx files")
         before = len(found)
         if path.is_dir() or _is_image(path):
             found += [(str(file), read_image(file, resize)) for file in (_image_files(path) if path.is_dir() else [path])]
