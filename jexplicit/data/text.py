@@ -9,6 +9,7 @@ import bz2
 import contextlib
 import csv
 import functools
+import gc
 import glob
 import gzip
 import hashlib
@@ -612,10 +613,14 @@ def docs_corpus() -> Corpus[list[str]]:
     from pydoc_data.topics import topics  # 0.7 MB of text, imported only if needed
 
     root, texts = Path(sysconfig.get_paths()["stdlib"]), [topics[name] for name in sorted(topics)]
-    for path in sorted(root.rglob("*.py")):
-        if _skipped_folders.isdisjoint(path.relative_to(root).parts):
+    own = [path for path in sorted(root.rglob("*.py")) if _skipped_folders.isdisjoint(path.relative_to(root).parts)]
+    gc.disable()  # trees have no cycles, and it would look at all objects of JAX
+    try:
+        for path in own:
             with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):  # such as templates
                 texts += _file_docstrings(path)
+    finally:
+        gc.enable()
     # a docstring may contain a surrogate alone, which UTF-8 cannot encode
     whole = (re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text) for text in texts)
     return Corpus("docs", *split_documents(list(dict.fromkeys(text for text in whole if text.strip()))))
