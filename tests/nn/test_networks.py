@@ -189,7 +189,7 @@ def test_dropout_depends_on_seed_and_step_alone():
     first, step = descent(model, "squared_error", 0.1)
     state = first(start)
     later = state._replace(steps=jax.device_put(np.int32(1)))
-    kernels = [np.asarray(step(one, (X, Y))[0].params["output"]["kernel"]) for one in (state, later)]
+    kernels = [np.asarray(step(one, (X, Y))[0].variables["params"]["output"]["kernel"]) for one in (state, later)]
     assert (kernels[0] != kernels[1]).any()
 
 
