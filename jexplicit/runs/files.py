@@ -79,8 +79,10 @@ def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
         raise ValueError(f"{flag} {given!r}: give a path, such as runs/demo")
     if "://" in given:
         raise ValueError(f"{flag} {given}: give a path on this machine (a mounted bucket is one) and copy the result")
-    with refuse_errors(f"{flag} {given}", "set HOME, or give the whole path", RuntimeError, OSError):
-        return Path(given).expanduser().absolute()  # without a home folder, or in a folder that was removed
+    try:
+        return Path(given).expanduser().absolute()
+    except (RuntimeError, OSError) as error:  # no home folder, or a working folder that was removed
+        raise ValueError(f"{flag} {given}: set HOME, or give the whole path ({error})") from error
 
 
 def file_inside(folder: Path, name: object, index: str | os.PathLike) -> Path:
