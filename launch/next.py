@@ -4,20 +4,19 @@ python -m launch.next --run runs/demo --prompt "Return the" --top 10
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from jexplicit.runs.files import PositiveInt
 from jexplicit.runs.progress import show
-from launch.kit.command import ModelChoice, entry_point, load_choice, visible
+from launch.kit.command import entry_point
+from launch.kit.text import ModelChoice, load_choice, visible
 from launch.kit.views import Column, rich_table
 
 
 @dataclass(frozen=True)
 class Config(ModelChoice):
-    GROUPS: ClassVar = {"prompt": "text"}
-
     prompt: str = ""
     """Text to continue; empty: the start of a document."""
     top: PositiveInt = 10

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from jexplicit.data.text import Corpus, read_corpus, sample_documents, text_sizes
 from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, check_writable, local_path, parse_json, write_json
 from jexplicit.runs.progress import console, si_format, stage
-from launch.kit.command import Preset, Text, check_text, entry_point
+from launch.kit.command import Preset, entry_point
+from launch.kit.text import Text, check_text
 
 if TYPE_CHECKING:
     from jexplicit.data.streams import Shards
@@ -25,13 +26,12 @@ if TYPE_CHECKING:
 class Source(Text):
     """Which text, and how it is tokenised."""
 
-    GROUPS: ClassVar = {"out": "run", "corpus": "text", "tokenizer_documents": "tokens", "seed": "run"}
+    GROUPS: ClassVar = {"out": "run", "corpus": "text", "seed": "run"}
 
     out: str
     """Folder to write: tokenizer.model, and the shards in train/ and dev/."""
     corpus: str = "docs"
-    """Source of the text: docs or text. docs: the documentation that comes with Python. text: the files of --train (implied by
-    it)."""
+    """Source of the text: docs, the documentation that comes with Python, or text, the files of --train (implied by it)."""
     tokenizer_documents: PositiveInt = 1_000_000
     """Training documents of the tokenizer. They are drawn with --seed; all if there are fewer."""
     seed: NonNegativeInt = 0
@@ -40,8 +40,6 @@ class Source(Text):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Source):
-    GROUPS: ClassVar = {"limit": "text", "shard_tokens": "tokens"}
-
     limit: Annotated[int, Bounds(at_least=10)] | None = None
     """Most training documents to use. Dev has at most a tenth as many."""
     shard_tokens: PositiveInt = 1 << 26
@@ -49,8 +47,8 @@ class Config(Source):
 
 
 _no_effect = ("out", "runner", "options")  # on what is written
-_note = "500 documents of docs, vocabulary 512: 234,744 training tokens; 10 s on 2 CPU cores."
-PRESETS = {"tiny": Preset(Config(out="runs/tiny-shards", limit=500, vocab_size=512), _note)}
+_tiny = Config(out="runs/tiny-shards", limit=500, vocab_size=512)
+PRESETS = {"tiny": Preset(_tiny, "500 documents of docs, vocabulary 512: 234,744 training tokens; 10 s on 2 CPU cores.")}
 
 
 def run(config: Config) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from launch.lm.config import PRESETS
+from launch.lm import PRESETS
 from tools import headline, tables
 from tools.results import command_line, keep, read_results
 

@@ -1,7 +1,7 @@
 """A language model with its tokenizer, in memory, in files and in runs."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -145,15 +145,24 @@ def load_model(
         model = load_model("runs/demo")
         model.generate("Return the", 20)
     """
-    path, given = local_path(path), {"method": method, "features": features, "radius": radius, "history": history}
-    wanted = {name: value for name, value in given.items() if value is not None}
-    if not is_input(path):
-        rows = model_rows(path, **{name: (value,) for name, value in wanted.items()})
-        return load_row(path, min(rows, key=lambda row: row["dev_perplexity"]))
-    saved = _load_file(path)
-    if other := [f"{name} {saved.about.get(name)}" for name, value in wanted.items() if saved.about.get(name) != value]:
-        raise ValueError(f"{path} holds one model, with {', '.join(other)}: leave out {', '.join(wanted)}, or pass its run")
+    given = {"method": method, "features": features, "radius": radius, "history": history}
+    (saved,) = load_models(path, best=True, **{name: (value,) for name, value in given.items() if value is not None})
     return saved
+
+
+def load_models(path: str | os.PathLike, *, best: bool = False, **wanted: Sequence[Any]) -> Iterator[TextModel]:
+    """Load models of a run, or that of an export, one after the other.
+
+    wanted: values of method, features, radius or history to take. best: only the model with the lowest dev perplexity.
+    """
+    if not is_input(path := local_path(path)):
+        rows = model_rows(path, **wanted)
+        yield from (load_row(path, row) for row in (sorted(rows, key=lambda row: row["dev_perplexity"])[:1] if best else rows))
+        return
+    saved = _load_file(path)
+    if other := [f"{name} {saved.about.get(name)}" for name, values in wanted.items() if saved.about.get(name) not in values]:
+        raise ValueError(f"{path} holds one model, with {', '.join(other)}: leave out {', '.join(wanted)}, or pass its run")
+    yield saved
 
 
 def _load_file(path: Path) -> TextModel:

@@ -1,8 +1,4 @@
-"""Experiments of launch.networks on images: autoencoders, and comparisons of one part of a network.
-
-A comparison exchanges one part and trains every variant from several seeds. A whole run is one compiled scan, under `vmap` over
-rates and seeds, so that nothing waits for the host. Epochs are whole batches: what is left of an order is dropped.
-"""
+"""Experiments of launch.networks on images: autoencoders, and comparisons of one part of a network."""
 
 import functools
 import itertools
@@ -24,13 +20,14 @@ from jexplicit.runs.devices import key_of_seed
 from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Table, groups, pivot_table, section, where
-from launch.networks.config import AutoencoderConfig, CompareConfig, Descent, checked
+from launch.networks import AutoencoderConfig, CompareConfig, Descent, checked
 from launch.networks.training import CURVES, RESULTS, Data, SplitData, open_pictures, train_model
 
 # --- autoencoders: linear ones, a bottleneck, anomalies, memories ----------------------------------------------------------
 
+_anomaly = 8  # the class that is left out of training, to be detected by its reconstruction error
 _bottleneck, _width = 16, 64  # of the layer, and of those on both sides of it
-_depth = 4  # hidden layers of the over-parameterised networks
+_memories, _memory_layers = 10, (256,) * 4  # examples of the over-parameterised networks, and their hidden layers
 _iterations = 500  # of their maps
 _starts_per_memory = 10
 _noise = 0.5  # of these starts, in standard deviations of the data
@@ -41,15 +38,14 @@ Map = Callable[[Any], Any]
 def _measure_autoencoders(config: AutoencoderConfig, folder: RunFolder) -> Iterator[Part]:
     """Solved and trained linear autoencoders, a bottleneck, and over-parameterised networks."""
     images = open_pictures(config)
-    if config.anomaly >= images.outputs:
-        raise ValueError(f"--anomaly {config.anomaly}: the classes are 0 .. {images.outputs - 1}")
-    D, normal = images.train.X.shape[1], [part.Y.argmax(axis=1) != config.anomaly for part in images[:3]]
+    if images.outputs <= _anomaly:
+        raise ValueError(f"--data {config.data} has {images.outputs} classes: give images of more than {_anomaly}")
+    D, normal = images.train.X.shape[1], [part.Y.argmax(axis=1) != _anomaly for part in images[:3]]
     parts = (SplitData(part.X[kept], part.X[kept]) for part, kept in zip(images[:3], normal, strict=True))
-    data = Data(*parts, outputs=D, about={**images.about, "anomaly": config.anomaly})
-    anomalies, few = images.test.X[~normal[2]], SplitData(*(part[: config.memories] for part in data.train))
+    data = Data(*parts, outputs=D, about={**images.about, "anomaly": _anomaly})
+    anomalies, few = images.test.X[~normal[2]], SplitData(*(part[:_memories] for part in data.train))
 
-    def auc(f: Map) -> float:
-        """How well the reconstruction error separates anomalies from test examples."""
+    def auc(f: Map) -> float:  # how well the reconstruction error separates anomalies from test examples
         return networks.anomaly_auc(*(networks.reconstruction_errors(f(X), X) for X in _arrays(data.test.X, anomalies)))
 
     def solved() -> list[Row]:
@@ -77,9 +73,9 @@ def _measure_autoencoders(config: AutoencoderConfig, folder: RunFolder) -> Itera
     # the few examples are dev too, which selects the step: a memory need not generalise
     remembered = data._replace(train=few, dev=few)
     for phi, scale in itertools.product(config.memory_activations, config.memory_scales):
-        network = FullyConnected((config.memory_width,) * _depth, D, phi)
+        network = FullyConnected(_memory_layers, D, phi)
         start = jax.tree.map(lambda W, scale=scale: W * scale, init_variables(network, key_of_seed(config.seed), few.X[:2]))
-        name, model = f"over-parameterised, {phi}, weights x {scale:g}", f"{_depth} x {config.memory_width} {phi}"
+        name, model = f"over-parameterised, {phi}, weights x {scale:g}", f"{len(_memory_layers)} x {_memory_layers[0]} {phi}"
         yield trained(name, model, network, flags, remembered, variables=start)
 
 
@@ -116,57 +112,50 @@ _named = [Column("autoencoder", "name"), Column("half the squared error", "test_
 ANOMALIES = Table([*_named, Column("area under the ROC curve", "anomaly_auc")], _anomalies)
 _maps = Table(
     [
-        Column("network", "name"),
-        Column("AUC", "anomaly_auc", ".3f"),
+        Column("network", "name"), Column("AUC", "anomaly_auc", ".3f"),
         *(Column(f"largest {x}", f"largest_{x.replace(' ', '_')}", ".3f") for x in ("singular value", "spectral radius")),
         Column("attractors", "attractors", "d"),
         *(Column(f"from {x} %", f"recalled_from_{x}", ".0f", 100) for x in ("noise", "test")),
     ],
     rows=lambda results: [row for row in results.rows if "attractors" in row],
     note="A training example whose Jacobian has a spectral radius below 1 attracts the iterates of the map.",
-)
+)  # fmt: skip
 _of_autoencoders = [RESULTS, CURVES, section("Anomalies", ANOMALIES), section("Memories", _maps)]
 _title = "launch.networks autoencoder"
 AUTOENCODER = Experiment("networks", AutoencoderConfig, _measure_autoencoders, _of_autoencoders, check=checked, title=_title)
 
 
 # --- comparisons -----------------------------------------------------------------------------------------------------------
+# A whole run is one compiled scan, under `vmap` over rates and seeds, so that nothing waits for the host. Epochs are whole
+# batches: what is left of an order is dropped.
 
 _saturation = 6.0  # of the output biases: a sigmoid has 0.9975, and a slope of 0.0025
 _deep = 5  # hidden layers of the comparison of initialisers, as in Glorot & Bengio (2010)
 
 
 class Variant(NamedTuple):
-    """A network to train, and how.
-
-    group: the panel of the figure; value: of what varies, for groups drawn against a number. rates: to try; the best
-    has the lowest mean dev loss. batch_size 0: all examples. start: from the random variables.
-    """
+    """A network to train, and how."""
 
     name: str
     network: FullyConnected
-    group: str = ""
-    value: float | None = None
+    group: str = ""  # the panel of the figure
+    value: float | None = None  # of what varies, for groups drawn against a number
     objective: ObjectiveName = "softmax_cross_entropy"
     optimizer: str = "sgd"
-    rates: tuple[float, ...] = (0.1,)
-    batch_size: int = 32
+    rates: tuple[float, ...] = (0.1,)  # to try; the best has the lowest mean dev loss
+    batch_size: int = 32  # 0: all examples
     epochs: int = 20
-    start: Callable[[dict[str, Any]], dict[str, Any]] = lambda variables: variables
+    start: Callable[[dict[str, Any]], dict[str, Any]] = lambda variables: variables  # from the random variables
 
 
 class Outcome(NamedTuple):
-    """A variant at its best rate, from S seeds.
-
-    Mean dev losses of all rates, infinite where a run diverged; scores after the last epoch, such as `train_loss`; the dev loss
-    and accuracy by epoch, from the start on; the steps of each run.
-    """
+    """A variant at its best rate, from S seeds."""
 
     rate: float
-    rate_losses: Float[np.ndarray, " R"]
-    scores: dict[str, Float[np.ndarray, " S"]]
-    curves: dict[str, Float[np.ndarray, "S E_1"]]
-    steps: int
+    rate_losses: Float[np.ndarray, " R"]  # mean dev losses of all rates, infinite where a run diverged
+    scores: dict[str, Float[np.ndarray, " S"]]  # after the last epoch, such as `train_loss`
+    curves: dict[str, Float[np.ndarray, "S E_1"]]  # the dev loss and accuracy by epoch, from the start on
+    steps: int  # of each run
 
 
 def train_variant(variant: Variant, data: Data, seeds: Sequence[int]) -> Outcome:
@@ -181,8 +170,7 @@ def train_variant(variant: Variant, data: Data, seeds: Sequence[int]) -> Outcome
     def scores(state: Any, *names: str) -> dict[str, Array]:
         found = {}
         for name in names:
-            X, Y = parts[name]
-            z = network_outputs(network, variables_of(state), X)
+            z, Y = network_outputs(network, variables_of(state), parts[name][0]), parts[name][1]
             right = (z.argmax(axis=1) == Y.argmax(axis=1)).mean(dtype=z.dtype)
             found |= {f"{name}_loss": loss(z, Y).mean(), f"{name}_accuracy": right}
         return found

@@ -2,7 +2,6 @@
 
 import functools
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -26,9 +25,8 @@ from jexplicit.runs.files import read_texts, write_json
 from jexplicit.runs.progress import stage
 from launch.kit.experiment import Experiment, Part, RunFolder
 from launch.kit.views import Column, Lines, Results, Row, Table, texts
-from launch.networks import training
-from launch.networks.config import MLPConfig, TransformerConfig, checked
-from launch.networks.training import CURVES, Data, SplitData, train_model
+from launch.networks import MLPConfig, TransformerConfig, checked, training
+from launch.networks.training import CURVES, Data, SplitData, fit, train_model
 
 _docs_vocabulary = 1026
 _block = 1000  # predictions of a single document, which is resampled in blocks
@@ -43,7 +41,6 @@ class Text(NamedTuple):
     about: dict[str, Any]
 
     def samples(self, model: LanguageModel, number: int, length: int, seed: int) -> list[str]:
-        """Documents sampled from a model."""
         return generate_text(key_of_seed(seed), model, self.tokenizer, [""] * number, length) if number else []
 
 
@@ -145,33 +142,29 @@ def _measure_transformers(config: TransformerConfig, folder: RunFolder) -> Itera
 
 def _transformer_row(config: TransformerConfig, folder: RunFolder, text: Text, method: str, start: str, seed: int) -> list[Row]:
     """Train the network from a start, save it, and sample from it."""
-    mesh, window = _mesh(config), config.window
+    mesh, window, windows = _mesh(config), config.window, config.batch_size
     precision = "float32" if on_cpu(mesh) else "bfloat16"  # of products; parameters have float32
     names = ("window", "width", "layers", "heads", "positions", "dropout", "tied")
     flags: Any = {name: getattr(config, name) for name in names}
     network = Transformer(vocab_size=text.tokenizer.vocab_size, precision=precision, **flags)
-    begin = time.perf_counter()
     variables = init_variables(network, key_of_seed(seed), np.zeros((1, window), np.int32))
     if start == "induction":
         variables = sequences.induction_start(network, variables, seed=seed)
-    start_seconds = time.perf_counter() - begin
-    updates, windows = max(1, config.steps // config.evaluations), config.accumulate * config.batch_size  # of an evaluation
-    flops, dev, train = network.flops_per_token() * windows * window, text.streams["dev"], text.streams["train"]
-    wanted, partial = slice(None) if config.eos else dev[1:] != PAD, folder.path / "checkpoints" / f"{method}.partial"
+    updates, dev, train = max(1, config.steps // config.evaluations), text.streams["dev"], text.streams["train"]
+    flops, partial = network.flops_per_token() * windows * window, folder.path / "checkpoints" / f"{method}.partial"
 
     def evaluate(variables: Any) -> float:
         log_p = sequences.stream_log_probabilities(network, variables, dev, window=window, stride=window, mesh=mesh)
-        return -float(log_p[wanted].mean(dtype=np.float64))
+        return -float(log_p[slice(None) if config.eos else dev[1:] != PAD].mean(dtype=np.float64))
 
-    schedule: Any = {"warmup": config.warmup, "decay": config.weight_decay, "accumulate": config.accumulate}
+    schedule: Any = {"warmup": config.warmup, "decay": config.weight_decay}
     optimizer = sequences.sequence_optimizer(config.learning_rate, config.steps, **schedule)
     loss, batch = sequences.sequence_loss(config.eos), sequences.window_batch(train, window, mesh)
-    options: Any = {"mesh": mesh, "size": updates * windows, "batch_size": config.batch_size, "seed": seed}
-    options |= {"order": sequences.window_order(len(train), window, updates * windows), "checkpoints": partial}
-    options |= {"epochs": -(-config.steps // updates), "epoch_steps": updates}
-    options["measured"] = lambda step: {"flops": step * flops}
+    options: Any = {"mesh": mesh, "size": updates * windows, "batch_size": windows, "seed": seed, "checkpoints": partial}
+    options |= {"order": sequences.window_order(len(train), window, updates * windows)}
+    options |= {"epochs": -(-config.steps // updates), "measured": lambda step: {"flops": step * flops}}
     about = {"name": method.split("-")[0], "start": start, "seed": seed}
-    result = training.fit(folder, about, network, loss, optimizer, variables, batch, evaluate, **options)
+    result = fit(folder, about, network, loss, optimizer, variables, batch, evaluate, **options)
     model = network_model(network, jax.tree.map(np.asarray, result.params), eos=config.eos)
     fields = {"features": "none", "radius": 1, "history": f"window:{window}"}
     save_run_model(folder.path, {"method": method, **fields}, model)
@@ -188,17 +181,11 @@ def _transformer_row(config: TransformerConfig, folder: RunFolder, text: Text, m
         **fields,
         **{f"{part}_{name}": value for part, own in found.items() for name, value in loss_fields([own]).items()},
         **comparable_measures(float(found["dev"].nll.sum()) + spelled, text.sizes),
-        "train_loss": last["train_loss"],
-        "window_loss": min(entry["dev_loss"] for entry in result.history),
-        "last_window_loss": last["dev_loss"],
-        "best_step": result.best_epoch * updates,
-        "steps": steps, "batch_size": windows, "train_tokens": len(train),
-        "trained_tokens": trained, "flops": steps * flops, "seconds": result.seconds, "cpu_seconds": last["cpu_seconds"],
-        "tokens_per_second": trained / result.seconds,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(result.params)),
-        "bytes": model.nbytes,
-        "precision": precision,
-        "start": start, "seed": seed, "start_seconds": start_seconds,
+        "train_loss": last["train_loss"], "window_loss": min(entry["dev_loss"] for entry in result.history),
+        "steps": steps, "batch_size": windows, "train_tokens": len(train), "trained_tokens": trained, "flops": steps * flops,
+        "seconds": result.seconds, "cpu_seconds": last["cpu_seconds"], "tokens_per_second": trained / result.seconds,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(result.params)), "bytes": model.nbytes,
+        "precision": precision, "start": start, "seed": seed,
         **text.about,
     }  # fmt: skip
     shutil.rmtree(partial, ignore_errors=True)  # only for resuming
@@ -207,25 +194,18 @@ def _transformer_row(config: TransformerConfig, folder: RunFolder, text: Text, m
 
 RESULTS = Table(
     [
-        Column("network", "method"),
-        Column("start", "start"),
-        Column("seed", lambda row: row.get("seed", 0), "d"),
+        Column("network", "method"), Column("start", "start"), Column("seed", lambda row: row.get("seed", 0), "d"),
         *(Column(part, f"{part}_loss", ".4f") for part in ("train", "dev", "test")),
-        Column("± dev", "dev_loss_se", ".4f"),
-        Column("in windows", "window_loss", ".4f"),
-        Column("dev perplexity", "dev_perplexity", ".2f"),
-        Column("bits per byte", "bits_per_byte", ".3f"),
-        Column("parameters", "parameters", ",d"),
-        Column("MB", "bytes", ".1f", 1e-6),
-        Column("tokens", "trained_tokens", ",d"),
-        Column("TFLOP", "flops", ",.1f", 1e-12),
-        Column("tokens/s", "tokens_per_second", ",.0f"),
+        Column("± dev", "dev_loss_se", ".4f"), Column("in windows", "window_loss", ".4f"),
+        Column("dev perplexity", "dev_perplexity", ".2f"), Column("bits per byte", "bits_per_byte", ".3f"),
+        Column("parameters", "parameters", ",d"), Column("MB", "bytes", ".1f", 1e-6), Column("tokens", "trained_tokens", ",d"),
+        Column("TFLOP", "flops", ",.1f", 1e-12), Column("tokens/s", "tokens_per_second", ",.0f"),
         Column("s", "seconds", ",.0f"),
     ],
     note="Losses are nats per token. *dev* and *test*: each token after at least three quarters of a window of its document or "
     "all of the document before it. *in windows*: after half a window on average, at the best evaluation of training. FLOP of "
     "training by formula, without evaluations.",
-)
+)  # fmt: skip
 
 
 def _curves(results: Results) -> list[Row]:
@@ -238,7 +218,9 @@ def _curves(results: Results) -> list[Row]:
 _axes = {"xlabel": "TFLOP of training", "ylabel": "dev loss in windows"}
 _figure = Lines("curves", "TFLOP", "dev_loss", "label", rows=_curves, axes=_axes, size=(6.4, 4.2))
 _samples = texts("Sampled documents", "samples.json")
-_of_windows: Any = {"check": _checked_with_devices, "title": "launch.networks: language models of windows"}
-_of_contexts: Any = {"check": checked, "title": "launch.networks mlp-lm"}
-MLP = Experiment("networks", MLPConfig, _measure_mlp, [training.RESULTS, CURVES, _samples], **_of_contexts)
-TRANSFORMER = Experiment("networks", TransformerConfig, _measure_transformers, [RESULTS, _figure, _samples], **_of_windows)
+_of_contexts, _of_windows = [training.RESULTS, CURVES, _samples], [RESULTS, _figure, _samples]
+_title = "launch.networks: language models"
+MLP = Experiment("networks", MLPConfig, _measure_mlp, _of_contexts, check=checked, title=_title)
+TRANSFORMER = Experiment(
+    "networks", TransformerConfig, _measure_transformers, _of_windows, check=_checked_with_devices, title=_title
+)

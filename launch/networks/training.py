@@ -2,23 +2,21 @@
 
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import numpy as np
-import optax
 
 from jexplicit.data.images import Images, one_hot, pixel_features, read_images
 from jexplicit.nn import training
 from jexplicit.nn.networks import Scores, init_variables, scorer, train_network
-from jexplicit.nn.training import Objective, TrainingResult, epoch_order, make_optimizer, make_schedule, shorter_epochs
+from jexplicit.nn.training import TrainingResult, epoch_order, make_optimizer, make_schedule, shorter_epochs
 from jexplicit.runs.devices import key_of_seed, save_checkpoint
 from jexplicit.runs.progress import console, stage
 from launch.kit.experiment import RunFolder
 from launch.kit.views import Column, Lines, Row, Table
-from launch.networks.config import Descent, Pictures
+from launch.networks import Descent, Pictures
 
 _scored_examples = 100_000  # of the train loss, at most
 
@@ -63,34 +61,28 @@ def centred_data(images: Images) -> Data:
 def fit(
     folder: RunFolder,
     about: Row,
-    network: nn.Module,
-    loss: Objective,
-    optimizer: optax.GradientTransformation,
-    variables: dict[str, Any],
-    batch: Callable[[np.ndarray], tuple[Any, Any]],
-    evaluate: Callable[[dict[str, Any]], float],
-    *,
-    checkpoints: Path,
+    *network: Any,
     epochs: int,
-    epoch_steps: int,
+    size: int,
+    batch_size: int,
     measured: Callable[[int], Row],
     **options: Any,
 ) -> TrainingResult:
     """Train a network with its epochs logged; an interrupted training continues.
 
-    about: fields of its events, such as its name. measured: `step -> more fields`. The others are those of `train_network`.
+    network, options: of `train_network`. about, measured: fields of the events of epochs, always and by step.
     """
 
     def on_epoch(entry: Any) -> None:
-        step = round(entry["epoch"]) * epoch_steps
+        step = round(entry["epoch"]) * -(-size // batch_size)
         folder.log(event="epoch", **about, **entry, step=step, **measured(step))
         if round(entry["epoch"]) % max(1, epochs // 20) == 0:
             losses = ", ".join(f"{part} {entry[f'{part}_loss']:.4f}" for part in ("train", "dev") if f"{part}_loss" in entry)
             console.print(f"    step {step:,}: {losses}, {entry.get('seconds', 0):.0f} s")
 
-    options |= {"checkpoints": checkpoints, "epochs": epochs, "on_epoch": on_epoch}
+    options |= {"epochs": epochs, "size": size, "batch_size": batch_size, "on_epoch": on_epoch}
     with stage(f"training {about['name']}", "examples") as progress:
-        return train_network(network, loss, optimizer, variables, batch, evaluate, progress=progress, **options)
+        return train_network(*network, progress=progress, **options)
 
 
 def train_model(
@@ -108,8 +100,7 @@ def train_model(
 ) -> list[Row]:
     """Train a network by Adam, save its best epoch, and return its row.
 
-    name: of the row, unique within the run. variables: the initial ones; default, random. finish: `variables -> more fields`,
-    of the trained network. more: fields of the row.
+    variables: the initial ones; default, random. finish: `variables -> more fields` of the trained network. more: fields.
     """
     loss, M, seen = training.objective(objective), len(data.train.X), list[Scores]()
     size = min(epoch_examples or M, M)
@@ -132,8 +123,8 @@ def train_model(
     def batch(m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return data.train.X[m], data.train.Y[m]
 
-    options: Any = {"size": size, "batch_size": batch_size, "epochs": flags.epochs, "epoch_steps": epoch_steps}
-    options |= {"seed": flags.seed, "order": order if size == M else shorter_epochs(order, M, size), "checkpoints": partial}
+    options: Any = {"size": size, "batch_size": batch_size, "epochs": flags.epochs, "seed": flags.seed, "checkpoints": partial}
+    options |= {"order": order if size == M else shorter_epochs(order, M, size)}
     options |= {"measured": lambda step: {"dev_accuracy": seen[-1].accuracy}}
     result = fit(folder, {"name": name}, network, loss, optimizer, variables, batch, evaluate, **options)
     trained = result.params
@@ -153,17 +144,13 @@ def train_model(
 
 RESULTS = Table(
     [
-        Column("network", "name"),
-        Column("model", "model"),
-        Column("first dev", "first_loss", ".3f"),
+        Column("network", "name"), Column("model", "model"), Column("first dev", "first_loss", ".3f"),
         *(Column(part, f"{part}_loss", ".4f") for part in ("train", "dev", "test")),
-        Column("dev perplexity", "dev_perplexity", ".2f"),
-        Column("test %", "test_accuracy", ".2f", 100),
-        Column("steps", "steps", ",d"),
-        Column("s", "seconds", ".1f"),
+        Column("dev perplexity", "dev_perplexity", ".2f"), Column("test %", "test_accuracy", ".2f", 100),
+        Column("steps", "steps", ",d"), Column("s", "seconds", ".1f"),
     ],
     note="Losses are means per example, in nats for cross-entropies, at the epoch with the lowest dev loss; steps and seconds "
     "are those of the whole training.",
-)
+)  # fmt: skip
 _shown: Any = {"axes": {"xscale": "log", "yscale": "log", "ylabel": "dev loss"}, "size": (6.4, 4.2)}
 CURVES = Lines("curves", "step", "dev_loss", "name", rows=lambda results: results.events("epoch", "name", "epoch"), **_shown)

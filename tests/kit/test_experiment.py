@@ -143,7 +143,7 @@ def test_a_run_is_continued_by_its_experiment_and_fields_to_extend_may_change(tm
         (tmp_path / "no", "no run at"),
     ):
         refused(said, lambda folder=folder: read_run(folder, experiment="x"))
-    for place, name in (("launch.lm.config", "lm"), ("launch.beam", "beam"), ("notebook", "notebook")):
+    for place, name in (("launch.lm", "lm"), ("launch.beam", "beam"), ("notebook", "notebook")):
         assert experiment_of(type("Config", (), {"__module__": place})) == name
 
 

@@ -78,7 +78,6 @@ feature-machine modular --operation divide | invalid choice 'divide'
 networks mlp_ml | choose one of mlp-lm
 networks mlp-lm --dev {{text}} | --dev and --test go together
 networks mlp-lm --train {{two}} | use a text of 3 or more lines
-networks autoencoder --anomaly 10 --limit 60 | the classes are 0 .. 9
 networks autoencoder --data nothing | name that of its files, --data-dir DIR
 networks compare colours | normalisation
 icl one-step --dim 100000 | --dim 100000 --context 10 --batch-size 2048: tokens and weights take

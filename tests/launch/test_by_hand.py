@@ -12,15 +12,14 @@ from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 
 from jexplicit.runs.files import check_bounds
+from launch import digits, networks
 from launch.blur import config as blur
 from launch.blur.train import mean_and_spread
-from launch.digits import config as digits
 from launch.digits.solved import check, most_accurate
 from launch.digits.trained import SOLVERS, Task, gradient
 from launch.feature_machine import circulant_share, modular_table
 from launch.icl import config as icl
 from launch.kit.views import Results
-from launch.networks import config as networks
 from launch.networks.pictures import summaries
 
 M, D, N, PENALTY = 90, 4, 3, 0.05

@@ -15,7 +15,7 @@ import jexplicit
 from jexplicit import contexts, load_model
 from jexplicit.data import encode_documents
 from launch import combine, compare, explain, export, judge, next, runs, sample, score
-from launch.kit.command import visible
+from launch.kit.text import visible
 
 pytestmark = pytest.mark.slow
 
@@ -132,8 +132,6 @@ def test_explain_prints_the_exact_parts_of_each_logit(call):
     X, Y = contexts(encode_documents(tokenizer, ["the cat [bold] sat"]), 2)
     parts = [f"{float(model.tables[k][int(X[0, k]), int(Y[0])]):.2f}" for k in (0, 1)]
     assert all(part in printed for part in [*parts, "1 back", "2 back", "│ ▁cat "])
-    by_row, _ = call(explain, *flags, "--by", "row")
-    assert "offset 1" in by_row and "offset 2" in by_row
     assert visible("\n") == "\\n" and visible("▁é") == "▁é"
     counted = ["--method", "context-mixing", "--history", "all", "--text", "the cat sat on", "--json"]
     found = json.loads(call(explain, *counted)[0])

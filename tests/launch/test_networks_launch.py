@@ -18,8 +18,8 @@ from jexplicit.lm.text_model import load_model
 from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step, variables_of
 from jexplicit.nn.training import epoch_order, objective
 from jexplicit.runs.files import read_events
+from launch.networks import CompareConfig
 from launch.networks import pictures as comparisons
-from launch.networks.config import CompareConfig
 from launch.networks.pictures import Variant, saturate, train_variant, variants_of
 from launch.networks.training import centred_data
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 MLP = "--limit 400 --tokenizer char --context 2 --embedding 2 --hidden 4 --epochs 3 --epoch-examples 600 --batch-size 256"
 MLP += " --direct embedding --samples 1"
 SEQUENCES = "--tokenizer char --window 32 --width 8 --layers 1 --steps 6 --warmup 2 --evaluations 3 --batch-size 4"
-TRANSFORMER = f"{SEQUENCES} --heads 2 --accumulate 2 --dropout 0.1 --samples 1 --eos"
+TRANSFORMER = f"{SEQUENCES} --heads 2 --dropout 0.1 --samples 1 --eos"
 VARIED: dict = {  # what the variants of a comparison differ in
     "normalisation": lambda v: (v.network.norm, v.network.residual, len(v.network.hidden)),
     "objectives": lambda v: (v.objective, v.optimizer, v.start),
@@ -63,11 +63,11 @@ def test_a_network_of_some_context_tokens():
 
 
 def test_a_transformer_has_its_costs_and_serves_as_a_language_model():
-    """Its row by hand: 3 evaluations of 2 updates of 2 batches of 4 windows of 32 tokens."""
+    """Its row by hand: 3 evaluations of 2 updates of 4 windows of 32 tokens."""
     out = made(line("transformer-lm", TRANSFORMER))
     (row,) = rows(out)
-    assert row["trained_tokens"] == 6 * 2 * 4 * 32 and row["vocab_size"] == 5 and "curves" in pictures(out)
-    assert row["flops"] == 6 * 2 * 4 * 32 * (6 * (12 * 8**2 + 5 * 8) + 12 * 8 * 32)
+    assert row["trained_tokens"] == 6 * 4 * 32 and row["vocab_size"] == 5 and "curves" in pictures(out)
+    assert row["flops"] == 6 * 4 * 32 * (6 * (12 * 8**2 + 5 * 8) + 12 * 8 * 32)
     assert row["parameters"] == 5 * 8 + 12 * 8**2 + 3 * 8
     events = read_events(out, "epoch")
     assert [event["step"] for event in events] == [0, 2, 4, 6] and events[-1]["flops"] == row["flops"]
@@ -82,7 +82,7 @@ def test_a_transformer_has_its_costs_and_serves_as_a_language_model():
 def test_a_transformer_resumes_to_the_same_bits_and_on_no_other_text(tmp_path, monkeypatch, capsys):
     whole, out = made(line("transformer-lm", TRANSFORMER)), tmp_path / "run"
     with monkeypatch.context() as patch:
-        interrupt_training(patch, 7)
+        interrupt_training(patch, 4)
         assert main(line("transformer-lm", TRANSFORMER), out) == 130
     other = shutil.copytree(out, tmp_path / "other")
     assert main("networks transformer-lm --resume", out) == 0
@@ -113,7 +113,7 @@ def test_a_transformer_without_ends_of_documents_on_two_devices():
 
 
 def test_autoencoders():
-    sizes = "--limit 120 --epochs 2 --memories 2 --memory-width 16 --memory-steps 20 --memory-scales 0.4"
+    sizes = "--limit 120 --epochs 2 --memory-steps 20 --memory-scales 0.4"
     out = made(f"networks autoencoder {sizes}")
     found = {row["name"]: row for row in rows(out)}
     assert found["linear, solved"]["train_loss"] < found["linear, trained"]["train_loss"]  # nothing of that rank is better

@@ -15,7 +15,7 @@ from sklearn.naive_bayes import MultinomialNB
 from launch import bench, classify_text, data
 from launch.kit.command import parse
 from launch.kit.views import only
-from launch.lm.config import Config
+from launch.lm import Config
 
 ROOT = Path(__file__).parents[2]
 WORDS = np.array([*"abcdefgh"])
