@@ -22,7 +22,6 @@ from launch.kit.views import Row, where
 if TYPE_CHECKING:
     from jaxtyping import Array
 
-_networks = ("network", "cnn", "cold", "warm")
 _images_per_call = 1000
 
 
@@ -32,7 +31,7 @@ class Config:
     """Run folder of launch.digits."""
     images: tuple[str, ...]
     """Images of the run's size: PNG, JPEG, ..., folders of them, idx files, .npy, or .npz with one array or x_test. They become
-    grey, bright on dark as in the run, and levels 0 .. 255 are rescaled to those of the run."""
+    grey, bright on dark, with the levels of the run."""
     method: Method | None = None
     """Method that fitted the model. Default: the model of the highest held-out accuracy of those that match the other flags."""
     layers: PositiveInt | None = None
@@ -77,9 +76,12 @@ def load_classifier(run: str, **wanted: Any) -> Classifier:
     names = [name, *([row["features"]] if row["features"] != "pixels" else [])]
     params, *described = (jax.tree.map(jnp.asarray, load_checkpoint(folder / name)["params"]) for name in names)
     weights = described[0] if described else {}
-    logits: Callable[[Any], Array] = (
-        solved.logits_of(params, weights) if row["method"] not in _networks else _trained(row, params)
-    )
+    if row["method"] in ("network", "cnn", "cold", "warm"):
+        from launch.digits.trained import network_logits, network_of  # flax and optax, which solved models need not wait for
+
+        logits: Callable[[Any], Array] = functools.partial(network_logits(network_of(row)), params)
+    else:
+        logits = solved.logits_of(params, weights)
 
     def of_images(X: np.ndarray) -> "Array":
         if not weights:
@@ -89,12 +91,6 @@ def load_classifier(run: str, **wanted: Any) -> Classifier:
         return logits(describe(solved.pools(X.shape), Axes(weights["mean"], weights["axes"]), X, row["levels"]))
 
     return Classifier(row, tuple(row.get("classes") or map(str, range(row["outputs"]))), of_images)
-
-
-def _trained(row: Row, params: Any) -> "Callable[[Any], Array]":
-    from launch.digits.trained import network_logits, network_of  # flax and optax, which solved models need not wait for
-
-    return functools.partial(network_logits(network_of(row)), params)
 
 
 def run(config: Config) -> dict[str, Any]:

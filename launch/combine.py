@@ -10,7 +10,7 @@ import functools
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +24,6 @@ _block = 1000  # predictions of a single document, which is resampled in blocks
 @dataclass(frozen=True, kw_only=True)
 class Config(Reading, ModelChoices):
     """Counts of contexts and another model of the same tokens, alone and combined."""
-
-    GROUPS: ClassVar = {"run": "run", "dev": "text", "out": "run"}
 
     run: str
     """Run folder of launch.lm with models of context mixing. All are combined, or those that match the flags of models."""

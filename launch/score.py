@@ -109,11 +109,8 @@ def read_documents(config: Config) -> Iterator[Document]:
 
 
 def _summary(log_p: np.ndarray) -> dict[str, Any]:
-    return {
-        "token_count": len(log_p),
-        "log_probability": round(float(log_p.sum()), 6),
-        "perplexity": round(float(np.exp(-log_p.mean())), 6) if len(log_p) else None,
-    }
+    perplexity = round(float(np.exp(-log_p.mean())), 6) if len(log_p) else None
+    return {"token_count": len(log_p), "log_probability": round(float(log_p.sum()), 6), "perplexity": perplexity}
 
 
 main = entry_point(run, Config, __doc__, module=__name__)

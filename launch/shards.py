@@ -9,7 +9,7 @@ shard, run it again with the same flags.
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from jexplicit.data.text import Corpus, read_corpus, sample_documents, text_sizes
 from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, check_writable, local_path, parse_json, write_json
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Source(Text):
     """Which text, and how it is tokenised."""
-
-    GROUPS: ClassVar = {"out": "run", "corpus": "text", "seed": "run"}
 
     out: str
     """Folder to write: tokenizer.model, and the shards in train/ and dev/."""

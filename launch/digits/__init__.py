@@ -5,7 +5,7 @@ python -m launch.digits --preset mnist --data-dir DIR --out runs/mnist
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from jexplicit.runs.files import Bounds, PositiveFloat, PositiveInt
 from launch.kit.command import Images, Preset, Run, entry_point
@@ -18,8 +18,6 @@ Method = Literal[
 @dataclass(frozen=True)
 class Config(Images, Run):
     """Classify images with networks fitted without SGD, and with trained ones."""
-
-    GROUPS: ClassVar = {"limit": "images", "methods": "models", "sweeps": "fits"}
 
     limit: Annotated[int, Bounds(at_least=100)] | None = None
     """Use at most this many training images, and at most as many test images."""

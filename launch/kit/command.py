@@ -1,7 +1,7 @@
 """The command line of a launcher: flags, presets and errors.
 
 A config is a frozen dataclass. The docstrings of its fields are their help, and the first sentence is the line in `--help`.
-`GROUPS: ClassVar = {"out": "run", "epochs": "training"}` gives a field, and those after it in its class, a title.
+A flag's title is its class, or what `GROUPS: ClassVar = {"epochs": "training"}` says of a field and those after it.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tyro
 from rich.markup import escape
@@ -76,7 +76,7 @@ def flags(config: Any, default: Any = None, presets: Iterable[str] = ()) -> list
     """The flags of a config by group, then those common to all."""
     helps, hints, titles = _helps(config), typing.get_type_hints(config, include_extras=True), dict[str, str]()
     for base in reversed(config.__mro__):
-        title = "command"
+        title = "command" if base.__name__.endswith("Config") else base.__name__.strip("_").lower()
         for name in inspect.get_annotations(base):
             titles[name] = title = vars(base).get("GROUPS", {}).get(name) or titles.get(name, title)
     found = []
@@ -256,8 +256,6 @@ def _defaults(argv: Sequence[str], config: type[C], presets: Mapping[str, Preset
 class Run:
     """The folder of a run, its seed, and whether it continues an earlier one."""
 
-    GROUPS: ClassVar = {"out": "run"}
-
     out: str
     """Run folder to write. It gets config, results, metrics, figures, report.md and the models."""
     seed: NonNegativeInt = 0
@@ -269,8 +267,6 @@ class Run:
 @dataclass(frozen=True)
 class Images:
     """Labelled images."""
-
-    GROUPS: ClassVar = {"data": "images"}
 
     data: str = "digits"
     """Image data set: digits (8x8, of scikit-learn), mnist or another name in --data-dir, or a path, such as ./shapes."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class ModelChoices:
     """Which models of runs: all that have one of the values of each flag."""
-
-    GROUPS: ClassVar = {"method": "model"}
 
     method: tuple[Method | str, ...] = ()
     """Methods that fitted the models. Default: of a run, the model with the lowest dev perplexity, if one is wanted."""
@@ -39,8 +37,6 @@ class ModelChoices:
 @dataclass(frozen=True, kw_only=True)
 class ModelChoice(ModelChoices):
     """Which model of a run: the best on dev of those that match."""
-
-    GROUPS: ClassVar = {"run": "model"}
 
     run: str
     """Run folder of launch.lm or launch.networks, exported file, or .arpa file, whose tokens white space separates."""
@@ -75,8 +71,6 @@ def visible(piece: str) -> str:
 class Reading:
     """How files are read."""
 
-    GROUPS: ClassVar = {"field": "text"}
-
     field: str | None = None
     """Field with the text, for records: files .jsonl, .json, .csv, .tsv and .parquet."""
     documents: Unit = "line"
@@ -86,8 +80,6 @@ class Reading:
 @dataclass(frozen=True, kw_only=True)
 class Text(Reading):
     """Which text is read, and what its tokens are."""
-
-    GROUPS: ClassVar = {"train": "text"}
 
     train: tuple[str, ...] = ()
     """Training text: files, pipes, globs or folders of plain text or records. Files may be compressed; see --field."""

@@ -48,7 +48,7 @@ _of_processes = (*FROM_COUNTS, "ngram")  # methods of several processes
 _of_sparse = (*_of_processes, "context-mixing")  # methods that have models of sparse tables
 _unchanged = (Config(out=""), *(preset.config for preset in PRESETS.values()))  # flags that nobody gave
 _given = ("methods", "features", "radius", "history")  # each with a value at least
-_growing = (*_given, "samples", "train_sample", "dev_sample", "test")  # which a finished run may be continued with
+_growing = (*_given, "samples", "train_sample", "dev_sample", "test")  # with more of these a finished run may continue
 _block = 1000  # predictions of a single document, which is resampled in blocks
 _positions_one_by_one = 20_000  # of the train perplexity of models that are read position by position
 _scaling_positions = 100_000  # at most, that the figure of the scaling assumption averages over at K > 1
@@ -147,16 +147,11 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     seen = text.dev_in_train and text.dev_in_train._asdict()
     about = {
         "train_tokens": int(training.known_counts(1)[0].sum(axis=0, dtype=np.int64)[PAD + 1 :].sum()),  # all but <pad>
-        "dev_tokens": int(np.count_nonzero(text.dev)),
-        "vocab_size": training.vocab_size,
-        "count_seconds": seconds,
-        **source,
-        "corpus_about": corpora.about_corpus(config.corpus),
+        "dev_tokens": int(np.count_nonzero(text.dev)), "vocab_size": training.vocab_size, "count_seconds": seconds,
+        **source, "corpus_about": corpora.about_corpus(config.corpus), "unknown_share": evaluation.unknown_share(text.dev),
         **{f"dev_{name}": value for name, value in sizes.items()},
-        "unknown_share": evaluation.unknown_share(text.dev),
-        "dev_in_train": seen and seen["documents"],
-        "dev_bytes_in_train": seen and seen["bytes"],
-    }
+        "dev_in_train": seen and seen["documents"], "dev_bytes_in_train": seen and seen["bytes"],
+    }  # fmt: skip
     if note := repetition(about):
         console.print(f"[bold yellow]warning:[/] {note}", soft_wrap=True)
     dev_counts = count(text.dev, radius=1, vocab_size=training.vocab_size, mesh=mesh) if tables == "dense" else None
@@ -171,14 +166,11 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
 
 
 def _write_samples(config: Config, folder: RunFolder) -> None:
-    """Sample from the model with the lowest dev perplexity, an adaptive one only without others.
-
-    A model that counts what it reads counts its own samples, and repeats itself.
-    """
+    """Sample from the model with the lowest dev perplexity, an adaptive one only without others."""
     samples = []
     if config.samples:
         rows = model_rows(folder.path)
-        calm = [row for row in rows if not row["history"].startswith("adaptive")] or rows
+        calm = [row for row in rows if not row["history"].startswith("adaptive")] or rows  # these count their own samples
         best = load_row(folder.path, min(calm, key=lambda row: row["dev_perplexity"]))
         options: Any = {"length": 400 if best.tokenizer.kind == "char" else 40, "temperature": 0.8, "top_k": 50}
         samples = best.generate([""] * config.samples, seed=config.seed, **options)
@@ -367,14 +359,10 @@ def _evaluate_model(job: _ModelRun, name: Row, model: AnyModel) -> Row:
     in_all = evaluation.positions_in_all(job.text.dev, eos=config.eos)  # a sample stands for all of them
     spelled = evaluation.spelling(job.text.tokenizer, job.text.dev, job.text.dev_sizes)
     return {
-        "train_perplexity": train.perplexity,
-        "dev_loss": dev.loss,
-        "dev_perplexity": dev.perplexity,
-        "train_positions": train.positions,
-        "dev_positions": dev.positions,
+        "train_perplexity": train.perplexity, "dev_loss": dev.loss, "dev_perplexity": dev.perplexity,
+        "train_positions": train.positions, "dev_positions": dev.positions, "eval_seconds": time.perf_counter() - start,
         **evaluation.comparable_measures(dev.loss * in_all + spelled, job.text.dev_sizes),
-        "eval_seconds": time.perf_counter() - start,
-    }
+    }  # fmt: skip
 
 
 def _measure_scaling(job: _ModelRun, model: LanguageModel) -> dict[str, Any]:
@@ -386,9 +374,8 @@ def _measure_scaling(job: _ModelRun, model: LanguageModel) -> dict[str, Any]:
         X, times = np.flatnonzero(n)[:, None], n[n > 0]
     else:
         sample = min(_scaling_positions, config.train_sample or _scaling_positions)
-        options: Any = {"eos": config.eos, "sample": sample, "seed": config.seed}
-        X, _ = sampled_positions(job.text.train, radius, job.training.vocab_size, **options)
-        times = None
+        shape: Any = {"eos": config.eos, "sample": sample, "seed": config.seed}
+        X, times = sampled_positions(job.text.train, radius, job.training.vocab_size, **shape)[0], None
     f = target_counts(C, eos=config.eos)
     log_means = log_mean_cooccurrences(model, f, X, times)
     if devices.is_first():
@@ -547,13 +534,10 @@ def forecast(config: Config) -> dict[str, Any]:
     saved = sum(name["method"] not in FROM_COUNTS for name in _wanted_models(config))
     memory = devices.RUNTIME_BYTES + (6 if kind == "dense" else 3) * table_bytes + 4 * tokens
     found = {
-        "documents": documents,
-        "tokens": tokens - documents - 1,  # without <pad>
-        "vocab_size": N,
-        "tables": kind,
+        "documents": documents, "tokens": tokens - documents - 1, "vocab_size": N, "tables": kind,  # tokens but <pad>
         "memory_bytes": max(memory, _mixing_bytes(config, tokenizer, (grows * np.bincount(stream)).astype(int))),
         "disk_bytes": saved * table_bytes + (_pair_bytes if kind == "sparse" else _stored_bytes) * pairs,
-    }
+    }  # fmt: skip
     columns = Column("", lambda row: row[0].replace("_", " ")), Column("estimate", lambda row: row[1])
     rows: Any = [(name, value if isinstance(value, str) else si_format(value)) for name, value in found.items()]
     show(rich_table(columns, rows, title="a forecast; nothing is written"))

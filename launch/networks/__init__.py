@@ -9,7 +9,7 @@ python -m launch.networks compare normalisation --out runs/normalisation
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
@@ -25,8 +25,6 @@ Limit = Annotated[int, Bounds(at_least=30)] | None
 @dataclass(frozen=True)
 class Descent(Run):
     """Training by Adam in mini-batches, whose learning rate falls along a cosine to 0."""
-
-    GROUPS: ClassVar = {"learning_rate": "training"}
 
     learning_rate: PositiveFloat = 1e-3
     """Learning rate at the first step, for the mean loss of a batch."""
@@ -50,8 +48,6 @@ class Pictures(Images, Run):
 class _LanguageModel(Text, Run):
     """Text to train a language model on."""
 
-    GROUPS: ClassVar = {"test": "text"}
-
     test: tuple[str, ...] = ()
     """Text that nothing is chosen on, read once at the end."""
     limit: Limit = None
@@ -63,8 +59,6 @@ class _LanguageModel(Text, Run):
 @dataclass(frozen=True)
 class MLPConfig(_LanguageModel, Descent):
     """A neural language model (Bengio et al. 2003)."""
-
-    GROUPS: ClassVar = {"corpus": "text", "context": "network", "epoch_examples": "training"}
 
     corpus: Literal["docs", "text"] = "docs"
     """Source of the text: the documentation that comes with Python, or the files of --train (implied by it), split 80/10/10
@@ -91,8 +85,6 @@ class MLPConfig(_LanguageModel, Descent):
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(_LanguageModel):
     """A decoder-only transformer language model, trained by AdamW with warm-up and cosine decay."""
-
-    GROUPS: ClassVar = {"corpus": "text", "window": "network", "steps": "training"}
 
     corpus: str = "docs"
     """Source of the text: docs, the documentation that comes with Python, or text, the files of --train (implied by it)."""
@@ -244,7 +236,7 @@ _of_comparisons = {"tiny": Preset(_compare, _digits)}
 COMMANDS = {
     "mlp-lm": Command(MLPConfig, "launch.networks.sequence_lm:MLP", _of_mlp),
     "transformer-lm": Command(TransformerConfig, "launch.networks.sequence_lm:TRANSFORMER", _of_transformers),
-    "autoencoder": Command(AutoencoderConfig, "launch.networks.pictures:AUTOENCODER", _of_autoencoders),
-    "compare": Command(CompareConfig, "launch.networks.pictures:COMPARE", _of_comparisons),
+    "autoencoder": Command(AutoencoderConfig, "launch.networks.training:AUTOENCODER", _of_autoencoders),
+    "compare": Command(CompareConfig, "launch.networks.training:COMPARE", _of_comparisons),
 }
 main = functools.partial(run_subcommand, COMMANDS, description=__doc__ or "")

@@ -118,7 +118,7 @@ def _mesh(config: TransformerConfig) -> Mesh:
 
 
 def _checked_with_devices(config: TransformerConfig) -> TransformerConfig:
-    """The configuration to run, on devices that are there and share a batch evenly."""
+    """The configuration to run, on devices that share a batch evenly."""
     config = checked(config)
     if config.batch_size % (size := _mesh(config).size):
         raise ValueError(f"--batch-size {config.batch_size} on {size} devices: give a multiple of {size}")

@@ -20,7 +20,7 @@ from launch.digits.trained import SOLVERS, Task, gradient
 from launch.feature_machine import circulant_share, modular_table
 from launch.icl import config as icl
 from launch.kit.views import Results
-from launch.networks.pictures import summaries
+from launch.networks.training import summaries
 
 M, D, N, PENALTY = 90, 4, 3, 0.05
 

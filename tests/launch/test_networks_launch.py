@@ -19,9 +19,8 @@ from jexplicit.nn.networks import FullyConnected, init_variables, initial_state,
 from jexplicit.nn.training import epoch_order, objective
 from jexplicit.runs.files import read_events
 from launch.networks import CompareConfig
-from launch.networks import pictures as comparisons
-from launch.networks.pictures import Variant, saturate, train_variant, variants_of
-from launch.networks.training import centred_data
+from launch.networks import training as comparisons
+from launch.networks.training import Variant, centred_data, saturate, train_variant, variants_of
 
 pytestmark = pytest.mark.slow
 
