@@ -234,8 +234,8 @@ _of_autoencoders = {
 _of_mlp = {"tiny": Preset(_mlp, "30 documents by character; ten seconds on 2 cores.")}
 _of_comparisons = {"tiny": Preset(_compare, _digits)}
 COMMANDS = {
-    "mlp-lm": Command(MLPConfig, "launch.networks.sequence_lm:MLP", _of_mlp),
-    "transformer-lm": Command(TransformerConfig, "launch.networks.sequence_lm:TRANSFORMER", _of_transformers),
+    "mlp-lm": Command(MLPConfig, "launch.networks.training:MLP", _of_mlp),
+    "transformer-lm": Command(TransformerConfig, "launch.networks.training:TRANSFORMER", _of_transformers),
     "autoencoder": Command(AutoencoderConfig, "launch.networks.training:AUTOENCODER", _of_autoencoders),
     "compare": Command(CompareConfig, "launch.networks.training:COMPARE", _of_comparisons),
 }
