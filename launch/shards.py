@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from jexplicit.data.text import Corpus, read_corpus, sample_documents, text_sizes
-from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, check_writable, local_path, parse_json, write_json
+from jexplicit.runs import files
+from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, local_path
 from jexplicit.runs.progress import console, si_format, stage
 from launch.kit.command import Preset, entry_point
 from launch.kit.text import Text, check_text
@@ -80,25 +81,23 @@ def tokenizer_in(config: Source, corpus: Corpus) -> "tuple[Tokenizer, int]":
 
     out, settings = local_path(config.out, "--out"), {n: value for n, value in asdict(config).items() if n not in _no_effect}
     settings = json.loads(json.dumps({**settings, "source": corpus.identity}))
-    try:
-        stored = parse_json((out / "config.json").read_bytes()) if (out / "config.json").exists() else {}
+    with files.refuse_errors(f"{out / 'config.json'} is damaged or of another command", "choose another --out"):
+        stored = files.parse_json((out / "config.json").read_bytes()) if (out / "config.json").exists() else {}
         known = int(stored["train_documents"]) if stored else 0
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{out / 'config.json'} is damaged or of another command: choose another --out") from error
     if stored:
         if changed := [name for name in settings if stored.get(name) != settings[name]]:
             was = "; ".join(f"{name} = {stored.get(name)!r:.100} (now {settings[name]!r:.100})" for name in changed)
             raise ValueError(f"{out} was written with {was}: give the same flags and text, or choose another --out")
         if (out / "tokenizer.model").exists():
             return Tokenizer.load(out / "tokenizer.model"), known
-    check_writable(out / "config.json", "--out")  # before hours of reading
+    files.check_writable(out / "config.json", "--out")  # before hours of reading
     with stage("sampling", "documents") as progress:
         options: Any = {"seed": config.seed, "progress": lambda seen: progress(seen, seen)}
         sample, documents = sample_documents(corpus.train, config.tokenizer_documents, **options)
         progress(documents, documents)
     with stage(f"training the tokenizer on {si_format(len(sample))} documents"):
         tokenizer = make_tokenizer(config.tokenizer, sample, config.vocab_size)
-    write_json(out / "config.json", {**settings, "train_documents": documents})
+    files.write_json(out / "config.json", {**settings, "train_documents": documents})
     tokenizer.save(out / "tokenizer.model")
     return tokenizer, documents
 

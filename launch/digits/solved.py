@@ -3,6 +3,7 @@
 A method is a function of a `Problem` and the fields that identify a row; it computes the rest of it.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -17,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jexplicit.data.images import Images, one_hot, pixel_features, read_images
-from jexplicit.runs.devices import data_mesh, key_of_seed, save_checkpoint
-from jexplicit.runs.files import host_bytes, is_measured, peak_bytes, refuses
-from jexplicit.runs.progress import console, stage
+from jexplicit.data.images import Images, check_grey_levels, one_hot, pixel_features, read_grey_images, read_images, size
+from jexplicit.runs.devices import data_mesh, is_checkpoint, key_of_seed, load_checkpoint, save_checkpoint
+from jexplicit.runs.files import config_of, host_bytes, is_measured, local_path, peak_bytes, read_run, refuses
+from jexplicit.runs.progress import console, show, stage
 from jexplicit.solvers import explicit
 from launch.digits import PRESETS, Config
 from launch.kit.experiment import Experiment, Part, RunFolder
@@ -442,3 +443,75 @@ _views: Sequence[View] = [
 EXPERIMENT = Experiment(
     "digits", Config, measure, _views, PRESETS, check_images, ("methods", "layers"), "Digits: solved and trained"
 )
+
+
+# --- new images -----------------------------------------------------------------------------------------------------------
+
+_images_per_call = 1000
+
+
+class Classifier(NamedTuple):
+    """A model of a run: its row, labels and logits [M, N] of images."""
+
+    row: Row
+    classes: tuple[str, ...]
+    logits: Callable[[np.ndarray], Array]
+
+
+def load_classifier(run: str, **wanted: Any) -> Classifier:
+    """The most accurate of the wanted models of a run."""
+    stored, rows = read_run(run, "digits")
+    if set(stored) != {field.name for field in dataclasses.fields(Config)}:
+        raise ValueError(f"{run} is a run of another version: fit its models again, by jexplicit digits with another --out")
+    config_of(Config, stored, f"restore it in {run}, or give another run")
+    folder = local_path(run, "--run") / "checkpoints"
+    saved = [row for row in rows if is_checkpoint(folder / model_name(row))]
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    if not (fitting := where(saved, **wanted)):
+        asked = " ".join(f"--{name} {value}" for name, value in wanted.items()) or "--run"
+        there = "; ".join(map(row_name, saved)) or "none that was saved"
+        raise ValueError(f"{asked}: {run} has no such model; it has {there}")
+    row = most_accurate(fitting)
+    names = [model_name(row), *([row["features"]] if row["features"] != "pixels" else [])]
+    params, *described = (jax.tree.map(jnp.asarray, load_checkpoint(folder / name)["params"]) for name in names)
+    weights = described[0] if described else {}
+    if row["method"] in ("network", "cnn", "cold", "warm"):
+        trained: Any = pkgutil.resolve_name("launch.digits.trained")
+        logits: Callable[[Any], Array] = functools.partial(trained.network_logits(trained.network_of(row)), params)
+    else:
+        logits = logits_of(params, weights)
+
+    def of_images(X: np.ndarray) -> Array:
+        if not weights:
+            return logits(jnp.asarray(pixel_features(X, row["levels"])))
+        from jexplicit.features import Axes, describe
+
+        return logits(describe(pools(X.shape), Axes(weights["mean"], weights["axes"]), X, row["levels"]))
+
+    return Classifier(row, tuple(row.get("classes") or map(str, range(row["outputs"]))), of_images)
+
+
+def classify(config: Any) -> dict[str, Any]:
+    """launch.classify: load the model, read the images, print a line for each."""
+    if not config.images:
+        raise ValueError("--images needs at least one file or folder")
+    wanted = {name: getattr(config, name) for name in ("method", "layers", "features", "solver")}
+    model = load_classifier(config.run, **wanted)
+    row, name = model.row, row_name(model.row)
+    console.print(f"model {name} of {config.run}, test accuracy {100 * row['test_accuracy']:.2f} %", soft_wrap=True)
+    shape, resize = (row["height"], row["width"]), read_run(config.run, "digits")[0]["resize"]
+    given = list(read_grey_images(config.images, row["levels"], resize))
+    for image, pixels in given:
+        if pixels.shape != shape:
+            remedy = f"resize it, with Pillow: image.resize({shape[::-1]})"
+            raise ValueError(f"{image} is {size(pixels.shape)}, but the models of {config.run} read {size(shape)}: {remedy}")
+    names, X = [image for image, _ in given], np.stack([pixels for _, pixels in given])
+    check_grey_levels(X, row["levels"], f"images such as {names[int(X.max(axis=(1, 2)).argmax())]}")
+    blocks = (X[m : m + _images_per_call] for m in range(0, len(X), _images_per_call))
+    P = np.concatenate([np.asarray(jax.nn.softmax(model.logits(block))) for block in blocks])
+    found = []
+    for image, p in zip(names, P, strict=True):
+        top = [{"label": model.classes[i], "probability": float(p[i])} for i in np.argsort(-p, kind="stable")[: config.top]]
+        found.append({"image": image, **top[0], "top": top})
+        show(f"{image}: " + ", ".join(f"{guess['label']} {guess['probability']:.4f}" for guess in top))
+    return {"model": name, "test_accuracy": row["test_accuracy"], "images": found}

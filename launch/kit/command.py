@@ -76,7 +76,8 @@ def flags(config: Any, default: Any = None, presets: Iterable[str] = ()) -> list
     """The flags of a config by group, then those common to all."""
     helps, hints, titles = _helps(config), typing.get_type_hints(config, include_extras=True), dict[str, str]()
     for base in reversed(config.__mro__):
-        title = "command" if base.__name__.endswith("Config") else base.__name__.strip("_").lower()
+        own = base.__name__.startswith("_") or base.__name__.endswith("Config")
+        title = "command" if own else re.sub("(?<=[a-z])(?=[A-Z])", " ", base.__name__).lower()
         for name in inspect.get_annotations(base):
             titles[name] = title = vars(base).get("GROUPS", {}).get(name) or titles.get(name, title)
     found = []
@@ -106,7 +107,7 @@ def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str,
     if {"-h", "--help"} & {*argv}:
         titles = ["", *(flag.group for flag in known)]
         named = [title if title != before else "" for before, title in itertools.pairwise(titles)]
-        lines = [f"{title:13}{_short_help(flag)}" for title, flag in zip(named, known, strict=True)]
+        lines = [f"{title:14}{_short_help(flag)}" for title, flag in zip(named, known, strict=True)]
         print(f"usage: {prog} [OPTIONS]", description.replace("\n\n", "\n"), "", *lines, sep="\n")
         raise SystemExit(0)
     hints = [Annotated[flag.hint, tyro.conf.arg(help=flag.help)] for flag in known]

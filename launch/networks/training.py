@@ -497,9 +497,6 @@ def _tokenised(
     return Text(text.tokenizer, streams, text.dev_sizes, about)
 
 
-# --- some context tokens -------------------------------------------------------------------------------------------------
-
-
 def _measure_mlp(config: MLPConfig, folder: RunFolder) -> Iterator[Part]:
     """The network, and documents sampled from it."""
     with stage("reading"):
@@ -545,9 +542,6 @@ def _three_parts(config: MLPConfig) -> tuple[list[str], list[str], list[str]]:
         dev, test = (text_corpus(config.train, files, **reading) for files in (config.dev, config.test))
         return list(dev.train), list(dev.dev), list(test.dev)
     return corpora.split_in_three(corpora.read_documents(config.train, **reading), seed=config.seed)
-
-
-# --- windows -------------------------------------------------------------------------------------------------------------
 
 
 def _mesh(config: TransformerConfig) -> Mesh:
@@ -657,8 +651,8 @@ _spent = {"xlabel": "TFLOP of training", "ylabel": "dev loss in windows"}
 _compute = Lines("curves", "TFLOP", "dev_loss", "label", rows=_dev_losses, axes=_spent, size=(6.4, 4.2))
 _samples = texts("Sampled documents", "samples.json")
 _of_contexts, _of_windows = [RESULTS, CURVES, _samples], [LANGUAGE_MODELS, _compute, _samples]
-_of_text = "launch.networks: language models"
-MLP = Experiment("networks", MLPConfig, _measure_mlp, _of_contexts, check=checked, title=_of_text)
+_about = "launch.networks: language models"
+MLP = Experiment("networks", MLPConfig, _measure_mlp, _of_contexts, check=checked, title=_about)
 TRANSFORMER = Experiment(
-    "networks", TransformerConfig, _measure_transformers, _of_windows, check=_checked_with_devices, title=_of_text
+    "networks", TransformerConfig, _measure_transformers, _of_windows, check=_checked_with_devices, title=_about
 )

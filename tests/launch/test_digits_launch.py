@@ -13,10 +13,9 @@ from run_folders import made, main, rows
 from jexplicit.data.images import pixel_features, read_images
 from jexplicit.runs.files import read_events
 from jexplicit.solvers.explicit import fit_temperature, mean_loss
-from launch.classify import load_classifier
 from launch.classify import main as classify
 from launch.digits import Method
-from launch.digits.solved import row_name
+from launch.digits.solved import load_classifier, row_name
 from launch.digits.trained import SOLVERS
 from launch.kit.views import only, where
 
