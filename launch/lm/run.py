@@ -30,7 +30,7 @@ from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, contexts_name, contexts_radius, fit_bytes
 from jexplicit.lm.evaluation import AnyModel
 from jexplicit.lm.files import FROM_COUNTS, load_counts, model_name, model_rows, save_counts, save_run_model
-from jexplicit.lm.fit import OPTIONS, ORDER, choose_tables, fit_model
+from jexplicit.lm.fit import METHODS, OPTIONS, ORDER, choose_tables, fit_model
 from jexplicit.lm.layers import target_counts, with_targets
 from jexplicit.lm.model import LanguageModel, is_token_model, sampled_positions
 from jexplicit.lm.names import Features, FitOptions, label
@@ -47,6 +47,7 @@ from launch.lm import PRESETS, Config
 
 _of_processes = (*FROM_COUNTS, "ngram")  # methods of several processes
 _of_sparse = (*_of_processes, "context-mixing")  # methods that have models of sparse tables
+_not_by_dev = [method for method in METHODS if method not in ("cold", "warm")]  # methods that do not stop by the dev text
 _unchanged = (Config(out=""), *(preset.config for preset in PRESETS.values()))  # flags that nobody gave
 _given = ("methods", "features", "radius", "history")  # each with a value at least
 _growing = (*_given, "samples", "train_sample", "dev_sample", "test")  # with more of these a finished run may continue
@@ -65,18 +66,22 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     yield not (kind == "shards" if name else kind in ("docs", "text")), f"{corpus}: choose docs, text or shards:DIR"
     if config.coordinator is not None:
         devices.check_process(config.coordinator, config.num_processes, config.process_id)
-        yield _beyond(config.methods, _of_processes, "--coordinator")
-        alone = "one process measures it; give it to the finished run, --resume --test FILES without --coordinator"
-        yield config.test, f"--test {' '.join(config.test)} with --coordinator: {alone}"
     else:
         alone = f"--num-processes {config.num_processes} --process-id {config.process_id}"
         yield (config.num_processes, config.process_id) != (None, None), f"{alone} without --coordinator HOST:PORT"
     _memory(config)  # which refuses what is no size
-    if config.shards:
-        made = {"--tokenizer": config.tokenizer != "bpe", "--vocab-size": config.vocab_size, "--limit": config.limit}
-        tokenised = "shards are tokenised already; give these flags to launch.shards"
-        yield any(made.values()), f"{_flags(made)} with {corpus}: {tokenised}"
-        yield _beyond(config.methods, _of_sparse, "--corpus shards:DIR")
+    by_one = "one process measures it; give it to the finished run, --resume --test FILES without --coordinator"
+    tokenised, files = "shards are tokenised already; give these flags to launch.shards", "give --train, --dev and --test FILES"
+    again = "--split dev-test, which fits models again on dev"
+    for here, place, served, excluded, why in (
+        (config.coordinator, "--coordinator", _of_processes, ("test",), by_one),
+        (config.shards, "--corpus shards:DIR", _of_sparse, ("tokenizer", "vocab_size", "limit"), tokenised),
+        (config.split == "dev-test", again, _not_by_dev, ("test", "limit", "memory", "coordinator"), files),
+    ):
+        given = " ".join(_flag(name) for name in excluded if getattr(config, name) != getattr(_unchanged[0], name))
+        yield here and given, f"{given} with {place}: {why}"
+        others = " ".join(method for method in config.methods if method not in served)
+        yield here and others, f"--methods {others} with {place}: use --methods {' '.join(served)} there"
     check_text(config)
     _check_test_files(config)
     for name in _given:
@@ -88,27 +93,17 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     yield past, f"--history {words['history']} with --methods {words['methods']}: {reads}"
     unsplit = config.split != "blocks" and (config.dev or not config.train)
     yield unsplit, f"--split {config.split}: it splits the files of --train, without --dev"
-    if config.split == "dev-test":
-        refused = {f"--{name}": getattr(config, name) for name in ("test", "limit", "memory", "coordinator")}
-        refused |= {f"--methods {method}": method in methods for method in ("cold", "warm")}  # which stop on the dev text
-        again = "with --split dev-test, which fits models again on dev: give --train, --dev and --test FILES"
-        yield any(refused.values()), f"{_flags(refused)} {again}"
     far = "optimum" in methods and 1 not in config.radius
     yield far, f"--methods optimum with --radius {words['radius']}: it has a closed form at K = 1 only; add --radius 1"
     for name in ("features", "radius", *(field.name for field in fields(FitOptions))):
         users, value = [method for method in OPTIONS if name in OPTIONS[method]], getattr(config, name)
         unused = not config.resume and methods.isdisjoint(users) and all(value != getattr(own, name) for own in _unchanged)
-        flag = f"--{name.replace('_', '-')} {words.get(name, value)} with --methods {words['methods']}"
-        yield unused, f"{flag}, which do not use it; methods that do: {', '.join(users)}"
+        given = f"{_flag(name)} {words.get(name, value)} with --methods {words['methods']}"
+        yield unused, f"{given}, which do not use it; methods that do: {', '.join(users)}"
 
 
-def _flags(given: dict[str, Any]) -> str:
-    return " ".join(flag for flag, value in given.items() if value)
-
-
-def _beyond(given: Sequence[str], served: Sequence[str], where: str) -> tuple[Any, str]:
-    others = sorted(set(given) - set(served))
-    return others, f"--methods {' '.join(others)} with {where}: use --methods {' '.join(served)} there"
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def run(config: Config) -> dict[str, Any]:
