@@ -400,16 +400,6 @@ _error = lambda row: max(100 * (1 - row["test_accuracy"]), 1e-2)  # noqa: E731
 _log = {"xscale": "log", "yscale": "log", "ylabel": "test error (%)"}
 
 
-def _data_lines(results: Results) -> list[str]:
-    """What the rows were measured on."""
-    row = results.rows[0]
-    return [
-        f"Data `{row['data']}`: {row['train_images']:,} train and {row['test_images']:,} test images of {row['height']} x "
-        f"{row['width']}, {row['outputs']} classes, mean L1 norm {row['mean_norm']:.2f}, sha256 `{row['sha256'][:16]}`.",
-        "",
-    ]
-
-
 def _above_lowest(results: Results) -> list[Row]:
     """Means over seeds; losses are those above the lowest of the seed."""
     lines = []
@@ -433,7 +423,6 @@ OPTIMUM = Table(
 )  # fmt: skip
 _fair_note = "Fitted to the same nine tenths of the training images; the solved ones then to all of them."
 _views: Sequence[View] = [
-    _data_lines,
     _all,
     OPPONENTS._replace(note=_fair_note),
     Lines("methods", "seconds", _error, row_name, axes=_log),

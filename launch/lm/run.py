@@ -582,16 +582,13 @@ RESULTS = Table(
         Column("nats", lambda row: np.log(row["dev_perplexity"]), ".4f"),
         Column("bits per byte", "bits_per_byte", ".3f"), Column("word perplexity", "word_perplexity", ",.1f"),
         Column("test", "test_perplexity", ".1f"), *_test, Column("fitted numbers", "scalars", "d"),
-        Column("held out", "held_out_perplexity", ",.1f"), Column("positions", "train_positions", ","),
         Column("MB", "bytes", ",.1f", 1e-6), Column("solve s", "solve_seconds", ".2f"),
-        Column("eval s", "eval_seconds", ".2f"), Column("best epoch", "best_epoch", "d"),
-        Column("slope", "scaling_slope", ".3f"),
+        Column("eval s", "eval_seconds", ".2f"), Column("slope", "scaling_slope", ".3f"),
     ],
     note="""\
-Perplexity per token: train over so many *positions*, *held out* over the documents that exponents were fitted on. *Nats*, *bits
-per byte* and *word perplexity* are of dev; the last two compare with other tokenizers and with lm-evaluation-harness. *Test* is
-measured once, of the models that dev chose: ± is the standard error of its nats over documents. The solution assumes a *slope*
-of 1 of mean co-occurrences by counts (Eq. 12-14).""",
+Perplexity per token. *Nats*, *bits per byte* and *word perplexity* are of dev; the last two compare with other tokenizers and with
+lm-evaluation-harness. *Test* is measured once, of the models that dev chose: ± is the standard error of its nats over documents.
+The solution assumes a *slope* of 1 of mean co-occurrences by counts (Eq. 12-14).""",
 )  # fmt: skip
 TESTS = Table(
     [

@@ -606,16 +606,14 @@ def _transformer_row(config: TransformerConfig, folder: RunFolder, text: Text, m
     path, length = folder.path / "samples.json", 4 * window if config.tokenizer == "char" else 40
     before, own = read_texts(path), text.samples(model, config.samples, length, seed)
     write_json(path, before if own and before[-len(own) :] == own else [*before, *own])  # once, in a resumed run, too
-    last, steps = result.history[-1], result.epochs * updates
-    trained = steps * windows * window
-    spelled = spelling(text.tokenizer, dev, text.sizes)
+    last, steps, spelled = result.history[-1], result.epochs * updates, spelling(text.tokenizer, dev, text.sizes)
     row = {
         **fields,
         **{f"{part}_{name}": value for part, own in found.items() for name, value in loss_fields([own]).items()},
         **comparable_measures(float(found["dev"].nll.sum()) + spelled, text.sizes),
         "train_loss": last["train_loss"], "window_loss": min(entry["dev_loss"] for entry in result.history),
-        "steps": steps, "batch_size": windows, "train_tokens": len(train), "trained_tokens": trained, "flops": steps * flops,
-        "seconds": result.seconds, "cpu_seconds": last["cpu_seconds"], "tokens_per_second": trained / result.seconds,
+        "steps": steps, "batch_size": windows, "train_tokens": len(train), "trained_tokens": steps * windows * window,
+        "flops": steps * flops, "seconds": result.seconds, "cpu_seconds": last["cpu_seconds"],
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(result.params)), "bytes": model.nbytes,
         "precision": precision, "start": start, "seed": seed,
         **text.about,
@@ -631,8 +629,7 @@ LANGUAGE_MODELS = Table(
         Column("± dev", "dev_loss_se", ".4f"), Column("in windows", "window_loss", ".4f"),
         Column("dev perplexity", "dev_perplexity", ".2f"), Column("bits per byte", "bits_per_byte", ".3f"),
         Column("parameters", "parameters", ",d"), Column("MB", "bytes", ".1f", 1e-6), Column("tokens", "trained_tokens", ",d"),
-        Column("TFLOP", "flops", ",.1f", 1e-12), Column("tokens/s", "tokens_per_second", ",.0f"),
-        Column("s", "seconds", ",.0f"),
+        Column("TFLOP", "flops", ",.1f", 1e-12), Column("s", "seconds", ",.0f"),
     ],
     note="Losses are nats per token. *dev* and *test*: each token after at least three quarters of a window of its document or "
     "all of the document before it. *in windows*: after half a window on average, at the best evaluation of training. FLOP of "
