@@ -70,16 +70,12 @@ def run(config: Config) -> dict[str, Any]:
 
 def _attribution_table(predicted: list[str], context: list[list[str]], why: "Attribution") -> Table:
     """A row per prediction: its probability, and its strongest evidence in nats."""
-    G = len(why.names)
-    few = G <= _shown  # which have columns of their own
-    title = "logit (evidence), nats" + (f"; the {_shown} strongest of {G}" if not few else "")
-    columns = why.names[:G] if few else [""] * _shown
-    table = Table("predicted", "p", *columns, title=title, title_justify="left", show_lines=True)
-    table.columns[0].style, table.columns[1].justify = "bold", "right"
+    columns = [""] * min(_shown, len(why.names))
+    table = Table("predicted", "p", *columns, title="logit (evidence), nats; the strongest first", title_justify="left")
+    table.show_lines, table.columns[0].style, table.columns[1].justify = True, "bold", "right"
     for i, row, logits, evidence, log_p in zip(predicted, context, why.logits, why.evidence, why.log_probability, strict=True):
-        order = range(G) if few else np.argsort(-np.abs(evidence), kind="stable")[:_shown]
-        names = [visible(row[g]) if few else f"{why.names[g]} {visible(row[g])}" for g in order]
-        cells = [f"{name}\n{logits[g]:z.2f}\n({evidence[g]:+.2f})" for name, g in zip(names, order, strict=True)]
+        order = np.argsort(-np.abs(evidence), kind="stable")[:_shown]
+        cells = [f"{why.names[g]} {visible(row[g])}\n{logits[g]:z.2f}\n({evidence[g]:+.2f})" for g in order]
         table.add_row(visible(i), f"{np.exp(log_p):.4f}", *cells)
     return table
 

@@ -161,7 +161,6 @@ def keep(
     for part, split in (("train", problem.train), ("test", problem.test)):
         z = logits(split.H)
         fields |= {f"{part}_accuracy": explicit.accuracy(z, split.labels), f"{part}_loss": explicit.mean_loss(z, split.Y)}
-        fields[f"{part}_images"] = len(z)
     for name, saved in ((model_name(key), params), *([(key["features"], weights)] if weights else [])):
         save_checkpoint(checkpoints / name, {"params": jax.tree.map(np.asarray, saved)})
     return {

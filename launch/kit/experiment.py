@@ -193,6 +193,6 @@ class Experiment(NamedTuple):
         path.write_text("\n".join([*(line for line, before in zip(lines, ["-", *lines], strict=False) if line or before), ""]))
         return path
 
-    def main(self, argv: Sequence[str] | None = None, *, description: str = "") -> int:
+    def main(self, argv: Sequence[str] | None = None) -> int:
         """Entry point of the command line."""
-        return entry_point(self.run, self.config, description or self.config.__doc__, self.presets, experiment=self.name)(argv)
+        return entry_point(self.run, self.config, self.config.__doc__, self.presets, experiment=self.name)(argv)

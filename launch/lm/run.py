@@ -586,9 +586,9 @@ RESULTS = Table(
         Column("eval s", "eval_seconds", ".2f"), Column("slope", "scaling_slope", ".3f"),
     ],
     note="""\
-Perplexity per token. *Nats*, *bits per byte* and *word perplexity* are of dev; the last two compare with other tokenizers and with
-lm-evaluation-harness. *Test* is measured once, of the models that dev chose: ± is the standard error of its nats over documents.
-The solution assumes a *slope* of 1 of mean co-occurrences by counts (Eq. 12-14).""",
+Perplexity per token. *Nats*, *bits per byte* and *word perplexity* are of dev; the last two compare with other tokenizers and
+with lm-evaluation-harness. *Test* is measured once, of the models that dev chose; ± is the standard error of its nats over
+documents. The solution assumes a *slope* of 1 of mean co-occurrences by counts (Eq. 12-14).""",
 )  # fmt: skip
 TESTS = Table(
     [

@@ -252,10 +252,21 @@ def _attraction(seed: int, f: Map, data: Data) -> Row:
 
 def _anomalies(results: Results) -> list[Row]:
     """Errors of the autoencoders that are to find anomalies, over seeds."""
-    found = groups(where(results.rows, name=("linear, solved", "linear, trained", "bottleneck")), ["name"])
-    shown = {"test_loss": ".2f", "anomaly_auc": ".3f"}
-    own = ({of: mean_std([row[of] for row in rows], form) for of, form in shown.items()} for rows in found.values())
-    return [{"name": name, **fields} for (name,), fields in zip(found, own, strict=True)]
+    shown = {"test_loss": (1, ".2f"), "anomaly_auc": (1, ".3f")}
+    return _spreads(where(results.rows, name=("linear, solved", "linear, trained", "bottleneck")), "name", shown)
+
+
+def _spreads(rows: Sequence[Row], by: str, shown: dict[str, tuple[float, str]]) -> list[Row]:
+    """A line for each name, with mean ± standard deviation over seeds; shown: factor and format of fields."""
+    lines = []
+    for own in groups(rows, [by]).values():
+        line = {**own[0], by: own[0][by].replace("_", " ")}
+        for name, (scale, form) in shown.items():
+            values = [scale * row[name] for row in own if row.get(name) is not None]
+            spread = f" ± {stdev(values):{form}}" if len(values) > 1 else ""
+            line[name] = f"{mean(values):{form}}{spread}" if len(values) == len(own) else "all rates diverge"
+        lines.append(line)
+    return lines
 
 
 _named = [Column("autoencoder", "name"), Column("half the squared error", "test_loss")]
@@ -408,21 +419,10 @@ def _finite(values: Any) -> list[float | None]:
     return [x if np.isfinite(x) else None for x in np.asarray(values, float).tolist()]
 
 
-def mean_std(values: Sequence[float], form: str) -> str:
-    """Mean ± standard deviation."""
-    return f"{mean(values):{form}}" + (f" ± {stdev(values):{form}}" if len(values) > 1 else "")
-
-
 def summaries(results: Results, **fields: Any) -> list[Row]:
     """Mean ± standard deviation over seeds, a line for each variant."""
-    summarised, lines = {"train_accuracy": (100, ".1f"), "test_accuracy": (100, ".1f"), "dev_loss": (1, ".3f")}, []
-    for own in groups(where(results.rows, **fields), ["variant"]).values():
-        line = {**own[0], "variant": own[0]["variant"].replace("_", " ")}
-        for name, (scale, form) in summarised.items():
-            values = [scale * row[name] for row in own if row.get(name) is not None]
-            line[name] = mean_std(values, form) if len(values) == len(own) else "all rates diverge"
-        lines.append(line)
-    return lines
+    shown = {"train_accuracy": (100, ".1f"), "test_accuracy": (100, ".1f"), "dev_loss": (1, ".3f")}
+    return _spreads(where(results.rows, **fields), "variant", shown)
 
 
 _against = {"normalisation": "hidden layers", "initializers": "factor on the weights"}
