@@ -1,4 +1,4 @@
-"""Checks of an accelerator's results beside NumPy, and its times and the CPU's, in `gpu.json`.
+"""Checks of an accelerator's results beside NumPy, and its times and the CPU's.
 
 It needs a Python with JAX and this source tree: missing packages of types and files have stand-ins, and a part that calls a
 missing package (optax, flax) says so.

@@ -1,4 +1,4 @@
-"""Tokenise and count text of any size with Apache Beam, into shards and counts of train.
+"""Tokenise and count text of any size with Apache Beam.
 
 python -m launch.beam --out /web --train '/web/*.txt' --dev /dev.txt --runner FlinkRunner --options='--flink_master=HOST:PORT'
 

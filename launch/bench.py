@@ -114,7 +114,7 @@ def _sentences(stream: np.ndarray, tokenizer: Tokenizer) -> list[str]:
     return [" ".join(words[part[1:]]) for part in np.split(stream, np.flatnonzero(stream == PAD)) if len(part) > 1]
 
 
-def fit_tokens(method: str, train: np.ndarray, tokenizer: Tokenizer, seed: int) -> "AnyModel":
+def _fit_tokens(method: str, train: np.ndarray, tokenizer: Tokenizer, seed: int) -> "AnyModel":
     """A language model of token ids."""
     from jexplicit.lm.fit import fit_model
     from jexplicit.lm.training_text import Options, TrainingText
@@ -143,7 +143,7 @@ def fitting(config: Config, size: int, folder: Path, method: str) -> Pair:
         return {name: evaluate(model, dev).perplexity for name, model in models.items()}
 
     theirs, skipped = (lmplz, None) if program else (None, "lmplz is not on PATH")
-    ours = functools.partial(fit_tokens, method, train, tokenizer, config.seed)
+    ours = functools.partial(_fit_tokens, method, train, tokenizer, config.seed)
     return Pair(ours, "KenLM's lmplz", theirs, skipped, about=about)
 
 
@@ -153,7 +153,7 @@ def scoring(config: Config, size: int, folder: Path, method: str) -> Pair:
     from jexplicit.lm.ngram import write_arpa
 
     (train, dev, tokenizer), peer = read_text(config.train, config.vocab_size, size), "KenLM's Python module"
-    models = {name: fit_tokens(name, train, tokenizer, config.seed) for name in {method, "ngram"}}
+    models = {name: _fit_tokens(name, train, tokenizer, config.seed) for name in {method, "ngram"}}
     ours = lambda: score(models[method], dev).sum(dtype=np.float64)  # noqa: E731
     if (kenlm := optional("kenlm")) is None:
         return Pair(ours, peer, skipped="kenlm is not installed")

@@ -1,4 +1,4 @@
-"""Images as a problem, classifiers without backpropagation, and the experiment of all classifiers with its views.
+"""Images as a problem, classifiers without backpropagation, and the experiment of all.
 
 A method is a function of a `Problem` and the fields that identify a row; it computes the rest of it.
 """
@@ -75,7 +75,7 @@ def read(config: Config) -> Images:
         return read_images(config.data, config.data_dir, limit=config.limit, resize=config.resize, seed=config.seed)
 
 
-def read_problem(config: Config, folder: RunFolder) -> Problem:
+def _read_problem(config: Config, folder: RunFolder) -> Problem:
     """The images that the flags name, with a held-out tenth."""
     images = read(config)
 
@@ -92,7 +92,7 @@ def read_problem(config: Config, folder: RunFolder) -> Problem:
     return problem
 
 
-def keys_of(config: Config, method: str) -> Iterator[Row]:
+def _keys_of(config: Config, method: str) -> Iterator[Row]:
     """The fields that identify the rows of a method; the kernel has one part."""
     layers = config.layers if method in _several else {"network": (2,), "cnn": (4,)}.get(method, (1,))
     features = "kernel" if method in _of_features else "pixels"
@@ -353,10 +353,10 @@ def check_images(config: Config) -> Iterator[tuple[Any, str]]:
 
 def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     """Every method that the flags name."""
-    problem = read_problem(config, folder)
+    problem = _read_problem(config, folder)
     for method in config.methods:
         rows_of = pkgutil.resolve_name(f"launch.digits.{_methods[method]}")
-        for key in keys_of(config, method):
+        for key in _keys_of(config, method):
             yield key, functools.partial(rows_of, problem, key)
     for path in folder.path.glob("checkpoints/*.partial"):  # the models are saved; these were for resuming
         shutil.rmtree(path)

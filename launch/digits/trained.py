@@ -1,4 +1,4 @@
-"""Networks trained by gradients on pixels and on the features of the kernel, and one convex loss by four optimisers.
+"""Networks trained by gradients, and one convex loss by four optimisers.
 
 A held-out tenth chooses the epoch.
 """

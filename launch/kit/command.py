@@ -94,7 +94,7 @@ def flags(config: Any, default: Any = None, presets: Iterable[str] = ()) -> list
 
 @functools.cache
 def _helps(config: type) -> dict[str, str]:
-    """Docstrings of the fields of a dataclass and its bases; the first sentence is a line."""
+    """Docstrings of the fields of a dataclass, whose first sentence is a line."""
     sources = "\n".join(inspect.getsource(base) for base in reversed(config.__mro__[:-1]))
     found = re.findall(r'^ +(\w+): [^\n]*\n +"""(.*?)"""', sources, re.M | re.S)
     helps = {name: as_installed(" ".join(text.split())) for name, text in found}

@@ -1,4 +1,4 @@
-"""Flags of commands that read text or language models, and the models that they name."""
+"""Flags of commands that read text or models, and the models that they name."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields

@@ -1,4 +1,4 @@
-"""launch.lm: text to counts, models, rows and tests of the chosen ones, or a forecast."""
+"""The experiment of launch.lm: text to counts, models, rows, tests; or a forecast."""
 
 import functools
 import hashlib
@@ -112,7 +112,7 @@ def run(config: Config) -> dict[str, Any]:
     config = replace(config, corpus="text") if config.train else config
     devices.request_devices(config.devices)
     if config.dry_run:
-        return forecast(config)
+        return _forecast(config)
     place = None  # of one of several processes, held until the result is there
     if config.coordinator is not None:
         place = devices.lock_run_folder(config.out, config.process_id) if config.process_id is not None else None
@@ -148,7 +148,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
         **{f"dev_{name}": value for name, value in sizes.items()},
         "dev_in_train": seen and seen["documents"], "dev_bytes_in_train": seen and seen["bytes"],
     }  # fmt: skip
-    if note := repetition(about):
+    if note := _repetition(about):
         console.print(f"[bold yellow]warning:[/] {note}", soft_wrap=True)
     dev_counts = count(text.dev, radius=1, vocab_size=training.vocab_size, mesh=mesh) if tables == "dense" else None
     job = _ModelRun(config, folder, text, training, mesh, tables, about, dev_counts)
@@ -162,7 +162,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
 
 
 def _write_samples(config: Config, folder: RunFolder) -> None:
-    """Sample from the model with the lowest dev perplexity, an adaptive one only without others."""
+    """Sample from the best model on dev, an adaptive one only without others."""
     samples = []
     if config.samples:
         rows = model_rows(folder.path)
@@ -375,7 +375,7 @@ def _measure_scaling(job: _ModelRun, model: LanguageModel) -> dict[str, Any]:
     f = target_counts(C, eos=config.eos)
     log_means = log_mean_cooccurrences(model, f, X, times)
     if devices.is_first():
-        path = job.folder.path / scaling_file(features, radius)
+        path = job.folder.path / _scaling_file(features, radius)
         path.parent.mkdir(exist_ok=True)
         np.savez_compressed(path, f=f, log_means=log_means)
     slope, intercept = fit_scaling(f, log_means)
@@ -501,8 +501,8 @@ _pair_bytes = 12  # of a pair in sparse counts: two ids and a number
 _stored_bytes = 3  # of a pair that occurs, in a checkpoint of dense counts, which is compressed
 
 
-def forecast(config: Config) -> dict[str, Any]:
-    """Estimate tokens, memory and disk space; show the estimate as a table, and return it."""
+def _forecast(config: Config) -> dict[str, Any]:
+    """Estimate tokens, memory and disk space, and show them as a table."""
     if config.shards:
         shards, share = read_shards(config.shards / "train"), 0.0
         tokenizer, stream = Tokenizer.load(config.shards / "tokenizer.model"), shards[: min(len(shards), 50 * _positions)]
@@ -548,12 +548,12 @@ _trained, _swept = ("delta", "cold", "warm", "optimum"), ("log-linear", "iterati
 _log: Any = {"xscale": "log", "yscale": "log", "ylabel": "perplexity"}
 
 
-def scaling_file(features: str, radius: int) -> str:
+def _scaling_file(features: str, radius: int) -> str:
     """The file of a model's scaling points: f and log_means [N]."""
     return f"scaling/{features}_{radius}.npz"
 
 
-def repetition(row: Row) -> str:
+def _repetition(row: Row) -> str:
     """A warning if 1 % of the dev documents occur in train."""
     if (row.get("dev_in_train") or 0) < _much:
         return ""
@@ -563,7 +563,7 @@ def repetition(row: Row) -> str:
 
 def _about(results: Results) -> list[str]:
     """The text of a run, with unknown tokens and repeated documents."""
-    row, warning, unknown = results.rows[0], repetition(results.rows[0]), results.rows[0]["unknown_share"]
+    row, warning, unknown = results.rows[0], _repetition(results.rows[0]), results.rows[0]["unknown_share"]
     about = f"{row['corpus_about']}; " if row.get("corpus_about") else ""
     sizes = f"{row['train_tokens']:,} train and {row['dev_tokens']:,} dev tokens, sha256 `{row['corpus_sha256'][:16]}`"
     counting = f"{results.config['tokenizer']} vocabulary of {row['vocab_size']:,}, counted in {row['count_seconds']:.2f} s"
@@ -640,7 +640,7 @@ def _scaling(results: Results) -> list[str]:
     columns, lines = min(len(rows), 3), -(-len(rows) // 3)
     with figure(results.path / "figures" / "scaling.png", lines, columns, size=(3.6 * columns, 3.3 * lines)) as axes:
         for ax, row in zip(axes.flat, rows, strict=False):
-            points, slope = np.load(results.path / scaling_file(row["features"], row["radius"])), row["scaling_slope"]
+            points, slope = np.load(results.path / _scaling_file(row["features"], row["radius"])), row["scaling_slope"]
             f = points["f"][points["f"] > 0].astype(float)
             means = np.exp(points["log_means"][points["f"] > 0].astype(float))
             ax.hexbin(f, means, xscale="log", yscale="log", gridsize=45, mincnt=1, cmap="viridis", norm=LogNorm())

@@ -1,4 +1,4 @@
-"""launch.networks: training with rows and curves; autoencoders, comparisons of one part of a network, language models."""
+"""Experiments of launch.networks: autoencoders, comparisons of a part of a network, language models."""
 
 import functools
 import itertools
@@ -38,7 +38,7 @@ from launch.networks import AutoencoderConfig, CompareConfig, Descent, MLPConfig
 _scored_examples = 100_000  # of the train loss, at most
 
 
-class SplitData(NamedTuple):
+class _SplitData(NamedTuple):
     """Inputs and targets of the train, dev or test examples."""
 
     X: np.ndarray
@@ -48,14 +48,14 @@ class SplitData(NamedTuple):
 class Data(NamedTuple):
     """Examples, the number of outputs N, and fields of rows."""
 
-    train: SplitData
-    dev: SplitData
-    test: SplitData
+    train: _SplitData
+    dev: _SplitData
+    test: _SplitData
     outputs: int
     about: dict[str, Any]
 
 
-def open_pictures(config: Pictures) -> Data:
+def _open_pictures(config: Pictures) -> Data:
     """The centred images of a subcommand."""
     with stage("reading"):
         images = read_images(config.data, config.data_dir, limit=config.limit)
@@ -72,7 +72,7 @@ def centred_data(images: Images) -> Data:
     scale = float((X[:kept] - mean).std()) or 1.0  # one number: a pixel that never changes stays 0
     parts = ((X[:kept], Y[:kept]), (X[kept:], Y[kept:]), (X_test, Y_test))
     about = {"data": images.name, "sha256": images.sha256, "outputs": images.outputs}
-    return Data(*(SplitData((X - mean) / scale, Y) for X, Y in parts), outputs=images.outputs, about=about)
+    return Data(*(_SplitData((X - mean) / scale, Y) for X, Y in parts), outputs=images.outputs, about=about)
 
 
 def fit(
@@ -102,7 +102,7 @@ def fit(
         return networks.train_network(*network, progress=progress, **options)
 
 
-def train_model(
+def _train_model(
     folder: RunFolder,
     flags: Descent,
     data: Data,
@@ -187,13 +187,13 @@ Map = Callable[[Any], Any]
 
 def _measure_autoencoders(config: AutoencoderConfig, folder: RunFolder) -> Iterator[Part]:
     """Solved and trained linear autoencoders, a bottleneck, and over-parameterised networks."""
-    images = open_pictures(config)
+    images = _open_pictures(config)
     if images.outputs <= _anomaly:
         raise ValueError(f"--data {config.data} has {images.outputs} classes: give images of more than {_anomaly}")
     D, normal = images.train.X.shape[1], [part.Y.argmax(axis=1) != _anomaly for part in images[:3]]
-    parts = (SplitData(part.X[kept], part.X[kept]) for part, kept in zip(images[:3], normal, strict=True))
+    parts = (_SplitData(part.X[kept], part.X[kept]) for part, kept in zip(images[:3], normal, strict=True))
     data = Data(*parts, outputs=D, about={**images.about, "anomaly": _anomaly})
-    anomalies, few = images.test.X[~normal[2]], SplitData(*(part[:_memories] for part in data.train))
+    anomalies, few = images.test.X[~normal[2]], _SplitData(*(part[:_memories] for part in data.train))
 
     def auc(f: Map) -> float:  # how well the reconstruction error separates anomalies from test examples
         return networks.anomaly_auc(*(networks.reconstruction_errors(f(X), X) for X in _arrays(data.test.X, anomalies)))
@@ -214,7 +214,7 @@ def _measure_autoencoders(config: AutoencoderConfig, folder: RunFolder) -> Itera
             return {"anomaly_auc": auc(f), **more}
 
         options |= {"name": name, "model": model, "finish": finish}
-        return {"name": name}, functools.partial(train_model, folder, flags, data, network, "squared_error", **options)
+        return {"name": name}, functools.partial(_train_model, folder, flags, data, network, "squared_error", **options)
 
     linear = FullyConnected((_bottleneck,), D, "linear", bias=False, weights="glorot_normal")
     yield trained("linear, trained", "linear, trained", linear, config, data)
@@ -257,7 +257,7 @@ def _anomalies(results: Results) -> list[Row]:
 
 
 def _spreads(rows: Sequence[Row], by: str, shown: dict[str, tuple[float, str]]) -> list[Row]:
-    """A line for each name, with mean ± standard deviation over seeds; shown: factor and format of fields."""
+    """Mean ± standard deviation over seeds by name; shown: factor and format of fields."""
     lines = []
     for own in groups(rows, [by]).values():
         line = {**own[0], by: own[0][by].replace("_", " ")}
@@ -395,7 +395,7 @@ def saturate(variables: dict[str, Any]) -> dict[str, Any]:
 
 def _measure_variants(config: CompareConfig, folder: RunFolder) -> Iterator[Part]:
     """Every variant from every seed."""
-    data, seeds = open_pictures(config), range(config.seed, config.seed + config.seeds)
+    data, seeds = _open_pictures(config), range(config.seed, config.seed + config.seeds)
 
     def rows_of(variant: Variant) -> list[Row]:  # diverged runs have no numbers
         begin = time.perf_counter()
@@ -509,7 +509,7 @@ def _measure_mlp(config: MLPConfig, folder: RunFolder) -> Iterator[Part]:
     text, K = _tokenised(config, folder, corpus, test, vocab_size), config.context
     N = text.tokenizer.vocab_size
     pairs = (contexts(stream, K, eos=True) for stream in text.streams.values())
-    train, dev, test = (SplitData(X.astype(np.int32), Y.astype(np.int32)) for X, Y in pairs)
+    train, dev, test = (_SplitData(X.astype(np.int32), Y.astype(np.int32)) for X, Y in pairs)
     about = {**text.about, "corpus_about": corpora.about_corpus(config.corpus)}
     about |= {"train_positions": len(train.Y), "dev_positions": len(dev.Y), "test_positions": len(test.Y)}
     data = Data(train, dev, test, outputs=N, about=about)
@@ -523,7 +523,7 @@ def _measure_mlp(config: MLPConfig, folder: RunFolder) -> Iterator[Part]:
     def part() -> list[Row]:
         kind = "MLP" + " + direct" * (config.direct == "embedding")
         own: Any = {"name": "mlp", "epoch_examples": config.epoch_examples, "model": kind}
-        rows = train_model(folder, config, data, network, "softmax_cross_entropy", **own, **fields)
+        rows = _train_model(folder, config, data, network, "softmax_cross_entropy", **own, **fields)
         save_run_model(folder.path, fields, saved())
         return rows
 
