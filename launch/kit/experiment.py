@@ -120,11 +120,8 @@ def _check_empty_or_run(path: Path) -> None:
     with files.refuse_errors(f"run folder {path} cannot be read", "choose another --out", OSError):
         names = sorted(entry.name for entry in os.scandir(path)) if path.is_dir() else []
     others = [name for name in names if not name.startswith(".") and not name.endswith(".partial")]
-    if "config.json" in names:
-        is_run = "environment.json" in names or "launcher" in files.read_stored(path)
-    else:
-        is_run = "metrics.jsonl" in names
-    if others and not is_run:
+    kept = "config.json" in names and ("environment.json" in names or "launcher" in files.read_stored(path))
+    if others and not (kept or "metrics.jsonl" in names):
         some = ", ".join(others[:3]) + ", ..." * (len(others) > 3)
         raise ValueError(f"{path} is not the folder of a run and holds {some}: choose another --out, or an empty folder")
 

@@ -1,4 +1,4 @@
-"""Rows of results, and their views: functions `Results -> lines of Markdown` that draw figures."""
+"""Rows of results, and views: functions `Results -> Markdown lines` that draw figures."""
 
 import contextlib
 import itertools
