@@ -4,7 +4,7 @@ import functools
 import itertools
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any, NamedTuple, get_args
 
@@ -256,7 +256,7 @@ def _anomalies(results: Results) -> list[Row]:
     return _spreads(where(results.rows, name=("linear, solved", "linear, trained", "bottleneck")), "name", shown)
 
 
-def _spreads(rows: Sequence[Row], by: str, shown: dict[str, tuple[float, str]]) -> list[Row]:
+def _spreads(rows: Sequence[Row], by: str, shown: Mapping[str, tuple[float, str]]) -> list[Row]:
     """Mean ± standard deviation over seeds by name; shown: factor and format of fields."""
     lines = []
     for own in groups(rows, [by]).values():
