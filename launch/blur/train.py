@@ -199,7 +199,7 @@ def _learner(row: Row) -> str:
 def _lines(rows: Sequence[Row]) -> list[Row]:
     """The percentages of a learner by number of updates; the best are bold."""
     lines: dict[str, dict[str, float]] = {}
-    for row in where(rows, step=_shown):
+    for row in sorted(where(rows, step=_shown), key=lambda row: bool(row.get("baseline"))):
         line, n = lines.setdefault(_learner(row), {}), f"n = {row['step']}"
         line[n] = max(line.get(n, 0.0), round(100 * row["test_accuracy"], 1))
     everywhere = set.intersection(*map(set, lines.values())) if len(lines) > 1 else set()
