@@ -112,8 +112,8 @@ def test_commands_have_their_machine_and_those_whose_numbers_are_transcribed_are
 
 
 def test_what_is_kept_of_a_run(run, tmp_path):
-    path = keep("made", [run], ["step"], folder=tmp_path)
-    assert path.read_bytes() == keep("again", [run], ["step"], folder=tmp_path).read_bytes()
+    path = keep("made", (run,), ("step",), folder=tmp_path)
+    assert path.read_bytes() == keep("again", (run,), ("step",), folder=tmp_path).read_bytes()
     (kept,) = read_results("made", folder=tmp_path)
     assert kept["command"] == "jexplicit lm --preset tiny --train 'a/*.txt' --out runs/tiny"
     assert (kept["date"], kept["machine"]) == ("1970-01-03", "2 CPU cores (x86-64)")

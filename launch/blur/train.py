@@ -103,7 +103,7 @@ def _learners(folder: RunFolder, config: TrainConfig, rule: LearnedRule, sets: S
 
 def _descent(
     folder: RunFolder, config: TrainConfig, optimizer: OptimizerName, normalised: bool, sets: Sets, key: Row
-) -> list[Row]:
+) -> Sequence[Row]:
     """Rows of tuned descent's test accuracy, and all curves as an event."""
     kinds: Any = [(normalised, activation) for activation in config.baseline_activations]
     options = {"steps": config.steps, **_learner_options(config, sets)}

@@ -234,7 +234,8 @@ def _summaries(results: Results) -> Iterator[Row]:
         name = _names.get(name, name) + " from the solution" * (row.get("start") == "warm")
         spread = f" ({min(losses):#.5g} to {max(losses):#.5g})" if len(own) > 1 else ""
         eta, gamma = (np.ravel([] if row.get(rate) is None else row[rate]) for rate in ("eta", "gamma"))
-        yield row | {
+        yield {
+            **row,
             "K": f"{K}" + ("" if K < 2 else " recurrent" if row["recurrent"] else " separate"),
             "name": name + f", {len(own)} seeds" * (len(own) > 1),
             "loss": f"{row['loss']:#.5g}{spread}",
