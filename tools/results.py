@@ -27,6 +27,8 @@ def keep(
     name: Positional[str], runs: Positional[tuple[Path, ...]], events: tuple[str, ...] = (), folder: Path = RESULTS
 ) -> Path:
     """Keep finished runs as docs/results/NAME.json, with these events of metrics.jsonl."""
+    if not runs:
+        raise ValueError(f"no run to keep as {name}: give one or more run folders")
     path = folder / f"{name}.json"
     path.write_text(_json({"runs": [summary(run, events) for run in runs]}) + "\n")
     return path
@@ -46,8 +48,7 @@ def summary(run: Path, events: Sequence[str] = ()) -> dict[str, Any]:
     devices, processor = environment["devices"], re.search("x86_64|aarch64|arm64", environment["platform"])
     machine = ", ".join(f"{devices.count(name)} {name}" for name in dict.fromkeys(devices))
     if set(devices) == {"cpu"}:
-        about = f" ({processor[0]})".replace("_", "-") if processor else ""
-        machine = f"{environment['cores']} CPU cores{about}"
+        machine = f"{environment['cores']} CPU cores" + (f" ({processor[0]})".replace("_", "-") if processor else "")
     rows = by_model(rows) if read_stored(run)["launcher"] == "judge" else rows  # which has thousands
     shared = {name: value for name, value in rows[0].items() if all(name in row and row[name] == value for row in rows)}
     without = lambda fields, *names: {name: value for name, value in fields.items() if name not in names}  # noqa: E731

@@ -62,8 +62,7 @@ def with_numbers(text: str, piece: str, numbers: Sequence[str]) -> str:
 def value(address: str) -> str:
     """The number, or the numbers, of `NAMES = EXPRESSION : FORMAT`."""
     expression, _, form = address.rpartition(" : ")
-    number = evaluate(expression)
-    *first, last = [format(x, form) for x in (number if isinstance(number, list) else [number])]
+    *first, last = [format(x, form) for x in np.ravel(evaluate(expression)).tolist()]
     return f"{', '.join(first)} and {last}" if first else last
 
 

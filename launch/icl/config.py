@@ -51,8 +51,7 @@ class TrainingFlags(Flags):
     learning_rate: PositiveFloat = 1e-3
     """Learning rate of Adam at the first step."""
     cooling: ScheduleName = "cosine"
-    """Schedule of the learning rate. cosine, linear: down to 0. exponential: down to a hundredth. step: a tenth after two
-    thirds of the steps. constant: no decay, and Adam's noise decides how close training comes to the solution."""
+    """Schedule of the learning rate. cosine: down to 0. constant: Adam's noise decides how close training comes."""
     validation_tasks: PositiveInt = 10_000
     """Number of tasks of the training curves, which are evaluated every 100 steps, of long trainings 200 times."""
 

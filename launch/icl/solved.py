@@ -39,7 +39,9 @@ def experiment(name: str, rows: Callable[[Any, RunFolder], Iterable[Row]], *view
 
 
 def _check(config: Flags) -> None:
-    """Set the devices."""
+    """Refuse flags without values, and set the devices."""
+    if empty := [name for name, value in vars(config).items() if value == ()]:
+        raise ValueError(f"--{empty[0].replace('_', '-')} without a value: leave the flag out, or give some")
     use_devices(config.devices)
 
 
