@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+from icl.names import Inputs
 from jexplicit.nn.names import ScheduleName
 from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from launch.kit.command import Command, Preset, Run
@@ -62,12 +63,20 @@ class LayerFlags(TaskFlags, TrainingFlags):
 
 
 @dataclass(frozen=True)
-class OneStepConfig(LayerFlags):
+class InputFlags(TaskFlags):
+    """Flags of experiments whose inputs may have another distribution."""
+
+    inputs: Inputs = "uniform"
+    """Distribution of each coordinate of x: uniform on [-1/2, 1/2], or normal or laplace with its variance, 1/12."""
+
+
+@dataclass(frozen=True)
+class OneStepConfig(InputFlags, LayerFlags):
     """One layer of linear attention against one step of gradient descent (GD)."""
 
 
 @dataclass(frozen=True)
-class MultiStepConfig(LayerFlags):
+class MultiStepConfig(InputFlags, LayerFlags):
     """Several layers of linear attention against steps of GD and of GD++."""
 
     GROUPS = {"layers": "layers"}
@@ -81,7 +90,7 @@ class MultiStepConfig(LayerFlags):
 
 
 @dataclass(frozen=True)
-class DepthsConfig(TaskFlags):
+class DepthsConfig(InputFlags):
     """The best 1 .. K layers of GD and GD++, shared or separate rates."""
 
     depths: Layers = 12

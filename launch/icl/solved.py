@@ -69,9 +69,10 @@ class Model(NamedTuple):
 
 
 def make_model(config: TaskFlags) -> Model:
-    """The layers of flags, by default one, on their tasks of inputs U(-1/2, 1/2)."""
+    """The layers of flags, by default one, on their tasks."""
     K, recurrent = getattr(config, "layers", 1), getattr(config, "recurrent", True)
-    return Model(Tasks(dim=config.dim, context=config.context), K, recurrent or K == 1)
+    inputs = getattr(config, "inputs", "uniform")
+    return Model(Tasks(dim=config.dim, context=config.context, inputs=inputs), K, recurrent or K == 1)
 
 
 @functools.lru_cache(maxsize=16)
@@ -123,9 +124,9 @@ DEPTHS_TABLE = Table(
         Column("solved GD++ above it, %", f"{_bound} above_bound", ".1f", 100),
     ],
     lambda results: pivot(results.rows, "layers", _depth_series),
-    note="From K = 7 on no separate rates are searched for: they are Chebyshev's. No layers whose residual is a polynomial of "
-    "the degree of GD++, (3^K - 1)/2, are below the bound. It and the distance to it are of the law that rates are fitted to, "
-    "with its extrapolated tails; the other losses are of fresh contexts.",
+    note="From K = 7 on separate rates are Chebyshev's. Any polynomial of GD++'s degree, (3^K - 1)/2, stays above the bound as "
+    "the residual of layers. The bound uses the fitted distribution with extrapolated tails; the other losses are measured on "
+    "fresh contexts.",
 )
 _dashes: Any = {"dashes": {"Chebyshev rates": (1, 1), _bound: (4, 2)}}
 _depths_axes = {"xlabel": "layers K", "ylabel": LOSS, "yscale": "log"}

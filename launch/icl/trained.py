@@ -518,8 +518,8 @@ _limits = {"limit": "limit of large d", "descent": "descent", "one_head": "one h
 THRESHOLDS = Table(
     [Column("d", "dim"), Column("N", "context"), *(Column(label, name, ".0f") for name, label in _limits.items())],
     lambda results: sorted(({**e, **e["thresholds"]} for e in results.events("threshold", "dim")), key=lambda e: e["dim"]),
-    note="The M from which on the loss on fresh tasks is within 5 % of that for all tasks, in the mean over draws of tasks: "
-    "proportional to d in Raventós et al. 2023.",
+    note="Smallest M from which the loss on fresh tasks stays within 5 % of pretraining on all tasks, mean over draws. In "
+    "Raventós et al. 2023 it is proportional to d.",
 )
 _diversity: Any = {
     "axes": {"xscale": "log", "xlabel": "pretraining tasks M", "ylabel": LOSS},
