@@ -18,6 +18,7 @@ def read_script(script: Path) -> NotebookNode:
     notebook = jupytext.read(script)
     for number, cell in enumerate(notebook.cells, 1):
         cell.id, cell.metadata = f"cell-{number}", NotebookNode()
+        cell.source = cell.source.replace("](../docs/", "](../")  # links from where it is kept
     return notebook
 
 

@@ -174,7 +174,7 @@ def draw(path: Path = PICTURE) -> None:
         for n, (ax, (task, models)) in enumerate(zip(axes.flat, TASKS.items(), strict=False)):
             drawn = [(model, *_draw(ax, measured(model))) for model in models if model.get("drawn", True)]
             ax.set_title(task, fontsize=9)
-            ax.set(xscale="log", yscale="log" if n >= 2 else "linear", xlabel="CPU seconds of one seed")
+            ax.set(xscale="log", yscale="log" if n >= 2 else "linear", xlabel="CPU seconds of one seed (H100: seconds)")
             for axis in "xy" if n >= 2 else "x":  # losses are near 0
                 log_ticks(ax, axis)
             middle = np.sqrt(np.prod(ax.get_xlim()))
