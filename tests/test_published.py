@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from launch.lm import PRESETS
-from tools import headline, tables
+from tools import tables
 from tools.results import command_line, keep, read_results
 
 PAGES = {page.relative_to(tables.ROOT).as_posix(): page for page in tables.pages()}
@@ -51,10 +51,10 @@ def test_pages_have_the_numbers_of_their_results():
 
 @pytest.mark.slow
 def test_the_picture_shows_the_results(tmp_path):
-    headline.draw(tmp_path / "headline.png")
-    drawn, kept = (np.asarray(Image.open(path).convert("L"), int) for path in (tmp_path / "headline.png", headline.PICTURE))
+    tables.draw(tmp_path / "headline.png")
+    drawn, kept = (np.asarray(Image.open(path).convert("L"), int) for path in (tmp_path / "headline.png", tables.PICTURE))
     # a digit has some hundred pixels; the same numbers are drawn the same by the pinned matplotlib
-    assert drawn.shape == kept.shape and (np.abs(drawn - kept) > 64).sum() < 20, "run python -m tools.headline"
+    assert drawn.shape == kept.shape and (np.abs(drawn - kept) > 64).sum() < 20, "run `make tables`"
 
 
 @pytest.fixture
@@ -112,8 +112,8 @@ def test_commands_have_their_machine_and_those_whose_numbers_are_transcribed_are
 
 
 def test_what_is_kept_of_a_run(run, tmp_path):
-    path = keep("made", [run], ["step"], folder=tmp_path)
-    assert path.read_bytes() == keep("again", [run], ["step"], folder=tmp_path).read_bytes()
+    path = keep("made", (run,), ("step",), folder=tmp_path)
+    assert path.read_bytes() == keep("again", (run,), ("step",), folder=tmp_path).read_bytes()
     (kept,) = read_results("made", folder=tmp_path)
     assert kept["command"] == "jexplicit lm --preset tiny --train 'a/*.txt' --out runs/tiny"
     assert (kept["date"], kept["machine"]) == ("1970-01-03", "2 CPU cores (x86-64)")

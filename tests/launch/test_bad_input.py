@@ -80,7 +80,7 @@ networks mlp-lm --dev {{text}} | --dev and --test go together
 networks mlp-lm --train {{two}} | use a text of 3 or more lines
 networks autoencoder --data nothing | name that of its files, --data-dir DIR
 networks compare colours | normalisation
-icl one-step --dim 100000 | --dim 100000 --context 10 --batch-size 2048: tokens and weights take
+icl one-step --dim 100000 | --dim 100000: use at least 1 and at most 1000
 digits --methods | need at least one value each
 digits --methods kernel --frequencies 500000 | 4 matrices of 1000000 x 1000000 numbers take 16,000 GB
 blur train --unroll 1 2 --meta-steps 1 | give each flag one number per stage

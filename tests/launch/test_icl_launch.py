@@ -9,7 +9,7 @@ import pytest
 from run_folders import interrupted, made, main, without_costs
 
 from jexplicit.runs.files import read_events, read_rows
-from launch.icl import training
+from launch.icl import trained
 from launch.icl.config import COMMANDS
 from launch.kit.experiment import RunFolder
 from launch.kit.views import groups, only, where
@@ -89,7 +89,7 @@ def test_mesa_layers_are_ridge():
 
 
 def test_an_interrupted_run_resumes_exactly_and_by_its_own_experiment(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(training, "train_layers", functools.partial(training.train_layers, checkpoint_seconds=-1.0))
+    monkeypatch.setattr(trained, "train_layers", functools.partial(trained.train_layers, checkpoint_seconds=-1.0))
     with monkeypatch.context() as patch:  # at the second evaluation of the second model
         patch.setattr(RunFolder, "log", interrupted(RunFolder.log, 8))
         assert main("icl multi-step --preset tiny --devices 1", tmp_path) == 130
