@@ -22,6 +22,10 @@ class Config(ModelChoice):
     """Number of continuations to sample."""
     temperature: NonNegativeFloat = 0.8
     """Sampling temperature; 0 takes the likeliest token. It divides the logits: lower is less random."""
+    top_k: PositiveInt | None = None
+    """Sample only from the k most probable tokens. Default: all tokens."""
+    top_p: float | None = None
+    """Sample only from the fewest most probable tokens whose total probability reaches this. Default: all tokens."""
     seed: NonNegativeInt = 0
     """Random seed; the same seed gives the same text."""
 
@@ -29,7 +33,8 @@ class Config(ModelChoice):
 def run(config: Config) -> dict[str, Any]:
     """Load, generate, print to standard output."""
     saved, prompts = load_choice(config, config.prompt), [config.prompt] * config.count
-    texts = saved.generate(prompts, config.length, temperature=config.temperature, seed=config.seed)
+    options: Any = {name: getattr(config, name) for name in ("length", "temperature", "top_k", "top_p", "seed")}
+    texts = saved.generate(prompts, **options)
     show(*(config.prompt + text for text in texts))
     return {"prompt": config.prompt, "texts": texts}
 
