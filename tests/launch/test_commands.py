@@ -14,7 +14,7 @@ from run_folders import rows
 import jexplicit
 from jexplicit import contexts, load_model
 from jexplicit.data import encode_documents
-from launch import combine, compare, explain, export, judge, next, runs, sample, score
+from launch import combine, compare, explain, export, judge, next, sample, score
 from launch.kit.command import visible
 
 pytestmark = pytest.mark.slow
@@ -68,23 +68,20 @@ def test_scores_have_tokens_lines_and_ids(files, scored):
     *records, also = scored(*CHOSEN, "--text", files / "dev.jsonl", "--field", "body", "--keep-fields")
     *tokens, third = scored(*CHOSEN, "--text", files / "dev.txt", "--per", "token")
     assert whole == also == third and "file" not in plain[0] and whole["unknown_tokens"] == 2
-    assert [line["line"] for line in plain] == list(range(1, 2 * len(DEV), 2))
-    assert [(line["line"], line["id"]) for line in records] == [(n + 1, f"d{n}") for n in range(len(DEV))]
-    assert [line["log_probability"] for line in plain] == [line["log_probability"] for line in records]
-    assert tokens == [
-        {"line": line["line"], "token": token, "log_probability": p}
-        for line in plain
-        for token, p in zip(line["tokens"], line["log_probabilities"], strict=True)
-    ]
-    for text, line in zip(DEV[:-1], plain, strict=False):
-        assert line["token_count"] == len(line["tokens"]) and "".join(line["tokens"]) == "".join(f"▁{w}" for w in text.split())
+    for n, (text, line, record) in enumerate(zip(DEV, plain, records, strict=True)):
+        assert (line["line"], record["line"], record["id"]) == (2 * n + 1, n + 1, f"d{n}")
+        assert line["log_probability"] == record["log_probability"] and line["token_count"] == len(line["tokens"])
+        assert n == len(DEV) - 1 or "".join(line["tokens"]) == "".join(f"▁{word}" for word in text.split())
         # the printed numbers are rounded to 1e-6 each
         assert sum(line["log_probabilities"]) == pytest.approx(line["log_probability"], abs=1e-6 * 60)
+    assert [(token["line"], token["token"], token["log_probability"]) for token in tokens] == [
+        (line["line"], *of_one) for line in plain for of_one in zip(line["tokens"], line["log_probabilities"], strict=True)
+    ]
     twice = scored(*CHOSEN, "--text", files / "dev.txt", files / "dev.txt")
     assert twice[-1]["documents"] == 2 * len(DEV) and {line["file"] for line in twice[:-1]} == {str(files / "dev.txt")}
 
 
-def test_records_are_passed_through_and_filtered(tmp_path, scored, capsys):
+def test_records_are_passed_through_and_filtered_and_standard_input_is_scored(tmp_path, scored, monkeypatch):
     texts = [DEV[0], None, "", " ", "zebra " * 9]
     records = [{"body": text, "stars": n} for n, text in enumerate(texts)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -95,17 +92,13 @@ def test_records_are_passed_through_and_filtered(tmp_path, scored, capsys):
     assert not {"tokens", "body", "log_probabilities"} & set(lines[0])
     kept = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
     assert kept == [record for record, line in zip(records, lines, strict=True) if (line["perplexity"] or 1e99) <= 1e9]
-    assert runs.main([str(finished()), "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["rows"]) == len(rows(finished()))
 
-
-def test_standard_input_is_scored(scored, monkeypatch):
     def piped(data: bytes, *flags) -> list[dict]:
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
         return scored(*CHOSEN, "--text", "-", *flags)
 
-    records = piped(b'\n{"t": "the cat", "n": [7]}\n', "--field", "t", "--keep-fields")
-    assert [(line["line"], line["n"]) for line in records[:-1]] == [(2, [7])]
+    found = piped(b'\n{"t": "the cat", "n": [7]}\n', "--field", "t", "--keep-fields")
+    assert [(line["line"], line["n"]) for line in found[:-1]] == [(2, [7])]
     assert piped(b"the cat\nsat\n\nthe dogs\n", "--documents", "paragraph")[1]["line"] == 4
 
 
@@ -126,14 +119,12 @@ def test_sample_continues_a_prompt_and_next_gives_probabilities_that_sum_to_one(
 
 
 def test_explain_prints_the_exact_parts_of_each_logit(call):
-    flags = [*CHOSEN, "--text", "the cat [bold] sat"]
-    printed, _ = call(explain, *flags)
+    text = "the cat [bold] sat"
+    printed, _ = call(explain, *CHOSEN, "--text", text)
     model, tokenizer, _ = load_model(finished(), method="explicit", features="cat", radius=2)
-    X, Y = contexts(encode_documents(tokenizer, ["the cat [bold] sat"]), 2)
+    X, Y = contexts(encode_documents(tokenizer, [text]), 2)
     parts = [f"{float(model.tables[k][int(X[0, k]), int(Y[0])]):.2f}" for k in (0, 1)]
     assert all(part in printed for part in [*parts, "1 back", "2 back", "│ ▁cat "])
-    by_row, _ = call(explain, *flags, "--by", "row")
-    assert "offset 1" in by_row and "offset 2" in by_row
     assert visible("\n") == "\\n" and visible("▁é") == "▁é"
     counted = ["--method", "context-mixing", "--history", "all", "--text", "the cat sat on", "--json"]
     found = json.loads(call(explain, *counted)[0])
@@ -141,23 +132,17 @@ def test_explain_prints_the_exact_parts_of_each_logit(call):
     assert np.shape([token["evidence"] for token in found["predictions"]]) == (4, len(found["rows"]))
 
 
-def test_an_export_scores_as_its_run_does_and_names_its_losses_and_command(files, tmp_path, call, scored):
-    from_run = scored("--method", "context-mixing", "--text", files / "dev.txt")
-    out = tmp_path / "model.safetensors"
+def test_an_export_scores_as_its_run_does_and_an_arpa_file_holds_an_ngram_model(files, tmp_path, call, scored):
+    out, arpa = tmp_path / "model.safetensors", tmp_path / "lm.arpa.gz"
     assert "MB" in call(export, "--method", "context-mixing", "--out", out)[0]
-    assert scored("--text", files / "dev.txt", source=out) == from_run
+    text = ["--text", files / "dev.txt"]
+    assert scored(*text, source=out) == scored("--method", "context-mixing", *text)
     assert "holds one model, with method" in " ".join(call(sample, "--method", "cold", source=out, status=2)[1].split())
     assert load_model(out).about == load_model(finished(), method="context-mixing").about
-
-
-def test_the_ngram_model_as_an_arpa_file_is_scored_sampled_and_explained(files, tmp_path, call, scored):
-    arpa = tmp_path / "lm.arpa.gz"
     assert "fitted without --eos" in call(export, "--method", "ngram", "--out", arpa)[1]
-    one = scored("--method", "ngram", "--text", files / "dev.txt")[-1]
-    other = scored("--text", files / "dev.txt", source=arpa)[-1]
+    one, other = scored("--method", "ngram", *text)[-1], scored(*text, source=arpa)[-1]
     assert one == {**other, **{name: pytest.approx(other[name], rel=1e-5) for name in MEASURES}}
     assert call(sample, "--prompt", "the cat", "--length", "3", source=arpa)[0].startswith("the cat")
-    call(explain, "--text", "the cat", source=arpa)
     said = call(export, "--method", "context-mixing", "--out", tmp_path / "mixed.arpa", status=2)[1]
     assert "is no n-gram model, which an ARPA file holds: choose the method ngram" in " ".join(said.split())
     assert not (tmp_path / "mixed.arpa").exists()
@@ -176,8 +161,7 @@ def test_models_of_two_tokenizers_are_compared_on_a_new_text(files, tmp_path, ca
     assert (one["difference"], found["documents"]) == (None, len(DEV)) and 0 < other["standard_error"] < 2
     assert other["difference"] == pytest.approx(other["bits_per_byte"] - one["bits_per_byte"])
     (tmp_path / "one.txt").write_text("the cat sat on a mat\n")
-    table, _ = call(compare, "--method", "explicit", "unigram", "--text", tmp_path / "one.txt")
-    assert "unigram" in table and "K = 2" in table and "±" not in table  # one document
+    assert "±" not in call(compare, "--method", "explicit", "unigram", "--text", tmp_path / "one.txt")[0]  # one document
 
 
 def test_counts_are_combined_with_another_model_beside_counts_that_are_refitted_alone(tmp_path, call):
@@ -219,18 +203,16 @@ def test_pairs_are_judged_by_model_paradigm_and_field(files, tmp_path, call):
     assert {(row["method"], row["features"]) for row in rows(out)[len(found) :]} == {("unigram", "none"), ("explicit", "sum")}
 
 
-@pytest.mark.parametrize("kind", ["bpe", "word", "char"])
-def test_the_last_space_of_a_prompt_stands_once(kind):
+def test_the_last_space_of_a_prompt_stands_once():
     """Prompt and continuation are the text of the tokens. Behind subwords, the next one brings the space."""
-    model = jexplicit.fit(TRAIN, "bigram", tokenizer=kind)
-    for prompt in ("", "the", "the ", "the cat  "):
-        tokens, first = jexplicit.lm.generation.prompt_ids(model.tokenizer, prompt)
-        ids = jexplicit.generate(jax.random.key(0), model.model, [tokens] * 2, 3, banned=(1,), first=[first] * 2)
-        for text, drawn in zip(model.generate([prompt] * 2, 3), ids, strict=True):
-            whole = model.tokenizer.decode([*tokens, *drawn])
-            assert (f"{prompt.rstrip()} {text}" if kind == "word" and prompt.endswith(" ") else prompt + text) == whole
-        assert isinstance(model.generate(prompt, 3), str)
-        p = np.array([p for _, p in model.next_token(prompt, top=model.tokenizer.vocab_size)])
-        assert abs(p.sum() - 1) < 1e-5  # float32
-    pieces = [token for token, p in model.next_token("the ", top=1000) if p > 0]
-    assert kind != "bpe" or pieces and all(piece.startswith("\N{LOWER ONE EIGHTH BLOCK}") for piece in pieces)
+    for kind in ("bpe", "word", "char"):
+        model = jexplicit.fit(TRAIN, "bigram", tokenizer=kind)
+        for prompt in ("", "the", "the ", "the cat  "):
+            tokens, first = jexplicit.lm.generation.prompt_ids(model.tokenizer, prompt)
+            ids = jexplicit.generate(jax.random.key(0), model.model, [tokens] * 2, 3, banned=(1,), first=[first] * 2)
+            for text, drawn in zip(model.generate([prompt] * 2, 3), ids, strict=True):
+                whole = model.tokenizer.decode([*tokens, *drawn])
+                assert (f"{prompt.rstrip()} {text}" if kind == "word" and prompt.endswith(" ") else prompt + text) == whole
+            assert isinstance(model.generate(prompt, 3), str)
+        pieces = [token for token, p in model.next_token("the ", top=1000) if p > 0]
+        assert kind != "bpe" or pieces and all(piece.startswith("\N{LOWER ONE EIGHTH BLOCK}") for piece in pieces)

@@ -101,6 +101,7 @@ def test_a_loss_has_the_standard_error_of_its_tasks():
 
 
 COMMANDS = """
+runs {lm}
 score --run {lm} --text {dev}
 next --run {lm} --prompt the
 sample --run {lm} --length 3
@@ -126,6 +127,7 @@ def test_json_is_one_object_on_standard_output_and_quiet_is_quiet(tmp_path, capf
         printed = capfd.readouterr()
         said[command] = json.loads(printed.out)
         assert isinstance(said[command], dict) and not printed.err, command
+    assert len(said["runs"]["rows"]) == len(rows(lm))
     best = min(rows(lm), key=lambda row: row["dev_perplexity"])
     assert said["score"]["perplexity"] == pytest.approx(best["dev_perplexity"], rel=1e-4)
     assert said["compare"]["rows"][0]["bits_per_byte"] == pytest.approx(best["bits_per_byte"], rel=1e-5)
