@@ -29,11 +29,6 @@ MLP = "--limit 400 --tokenizer char --context 2 --embedding 2 --hidden 4 --epoch
 MLP += " --direct embedding --samples 1"
 SEQUENCES = "--tokenizer char --window 32 --width 8 --layers 1 --steps 6 --warmup 2 --evaluations 3 --batch-size 4"
 TRANSFORMER = f"{SEQUENCES} --heads 2 --accumulate 2 --dropout 0.1 --samples 1 --eos"
-VARIED: dict = {  # what the variants of a comparison differ in
-    "normalisation": lambda v: (v.network.norm, v.network.residual, len(v.network.hidden)),
-    "objectives": lambda v: (v.objective, v.optimizer, v.start),
-    "initializers": lambda v: (v.network.weights, v.network.weight_scale, v.start),
-}
 
 
 @functools.cache
@@ -56,8 +51,7 @@ def test_a_network_of_some_context_tokens():
     out = made(line("mlp-lm", MLP))
     (network,) = rows(out)
     assert network["name"] == "mlp" and 0 <= network["test_accuracy"] <= 1 and len(network["corpus_sha256"]) == 64
-    assert network["dev_perplexity"] == pytest.approx(np.exp(network["dev_loss"]))
-    assert network["steps"] == 3 * 3 and network["dev_positions"] < network["train_positions"] / 7
+    assert network["dev_perplexity"] == pytest.approx(np.exp(network["dev_loss"])) and network["steps"] == 3 * 3
     assert network["vocab_size"] == 5  # three letters, an end and <unk>
     assert (out / "samples.json").exists() and pictures(out) == {"curves"} and read_events(out, "epoch")
 
@@ -65,12 +59,10 @@ def test_a_network_of_some_context_tokens():
 def test_a_transformer_has_its_costs_and_serves_as_a_language_model():
     """Its row by hand: 3 evaluations of 2 updates of 2 batches of 4 windows of 32 tokens."""
     out = made(line("transformer-lm", TRANSFORMER))
-    (row,) = rows(out)
+    (row,), events = rows(out), read_events(out, "epoch")
     assert row["trained_tokens"] == 6 * 2 * 4 * 32 and row["vocab_size"] == 5 and "curves" in pictures(out)
-    assert row["flops"] == 6 * 2 * 4 * 32 * (6 * (12 * 8**2 + 5 * 8) + 12 * 8 * 32)
-    assert row["parameters"] == 5 * 8 + 12 * 8**2 + 3 * 8
-    events = read_events(out, "epoch")
-    assert [event["step"] for event in events] == [0, 2, 4, 6] and events[-1]["flops"] == row["flops"]
+    assert row["flops"] == events[-1]["flops"] == 6 * 2 * 4 * 32 * (6 * (12 * 8**2 + 5 * 8) + 12 * 8 * 32)
+    assert row["parameters"] == 5 * 8 + 12 * 8**2 + 3 * 8 and [event["step"] for event in events] == [0, 2, 4, 6]
     assert row["window_loss"] == min(event["dev_loss"] for event in events)
     assert row["dev_perplexity"] == np.exp(row["dev_loss"]) and 0 < row["test_loss_se"] < row["dev_loss_se"] < 1
     assert row["test_positions"] > 9 * row["dev_positions"] > 0  # all lines, and a tenth of them
@@ -160,14 +152,10 @@ def test_a_variant_is_a_plain_loop_of_steps(data):
     np.testing.assert_allclose(found.curves["dev_loss"][:, -1], losses[best], rtol=1e-4)
 
 
-def test_a_rate_that_diverges_is_never_the_best(data):
+def test_a_rate_that_diverges_is_never_the_best_and_saturated_outputs_are_sure_and_wrong(data):
     network = FullyConnected((4,), data.outputs, activation="linear")
-    variant = Variant("a", network, objective="squared_error", rates=(1e6, 0.01), epochs=2)
-    found = train_variant(variant, data, (0,))
+    found = train_variant(Variant("a", network, objective="squared_error", rates=(1e6, 0.01), epochs=2), data, (0,))
     assert found.rate == 0.01 and np.isinf(found.rate_losses[0]) and np.isfinite(found.scores["test_loss"]).all()
-
-
-def test_saturated_outputs_are_sure_and_wrong(data):
     network = FullyConnected((4,), data.outputs, output_scale=0.1)
     variables = saturate(init_variables(network, jax.random.key(0), data.train.X[:2]))
     a = np.asarray(jax.nn.sigmoid(network_outputs(network, variables, jnp.asarray(data.dev.X))))
@@ -175,15 +163,13 @@ def test_saturated_outputs_are_sure_and_wrong(data):
     np.testing.assert_array_equal(a.mean(axis=0) > 0.5, np.arange(10) % 2 == 0)
 
 
-def test_every_variant_has_a_name_and_setting_of_its_own(data):
-    for what, varied in VARIED.items():
+def test_a_comparison_has_variants_with_names_and_settings_of_their_own(data, monkeypatch):
+    """A run of the first and the last one."""
+    for what in ("normalisation", "objectives", "initializers"):
         variants = [*variants_of(CompareConfig("out", what=what), data.outputs)]
         assert len({variant.name for variant in variants}) == len(variants) >= 3
-        assert len({varied(v) for v in variants}) >= len(variants) - (what == "initializers")  # factor 1 is the default
-
-
-def test_a_comparison(monkeypatch):
-    """Its first and its last variant."""
+        settings = {str(variant._replace(name="", group="", value=None)) for variant in variants}
+        assert len(settings) >= len(variants) - (what == "initializers")  # factor 1 is the default
     monkeypatch.setattr(comparisons, "variants_of", lambda *given: [(every := [*variants_of(*given)])[0], every[-1]])
     command = "networks compare normalisation --limit 60 --seeds 2 --width 4 --epochs 2 --depths 1 --rates 0.1"
     found = rows(out := made(command))
