@@ -127,12 +127,9 @@ def test_data_sets_that_are_damaged_foreign_or_missing_are_named(tmp_path, monke
     path.write_bytes(path.read_bytes()[:-20])
     refused("train-images.*is not a whole file", read_images, "mnist", tmp_path / "idx")
     monkeypatch.delenv("JEXPLICIT_DATA_DIR", raising=False)
-    for name, place, said in (
-        ("mnist", tmp_path / "nowhere", "nowhere"),
-        ("digits", tmp_path, "embedded"),
-        ("mnist", None, r"without a folder.*data_dir=DIR.*JEXPLICIT_DATA_DIR"),
-    ):
-        refused(said, read_images, name, place)
+    refused("nowhere", read_images, "mnist", tmp_path / "nowhere")
+    refused("embedded", read_images, "digits", tmp_path)
+    refused(r"without a folder.*data_dir=DIR.*JEXPLICIT_DATA_DIR", read_images, "mnist")
     for changed, message in [
         ({"x_train": X["train"] / 255}, r"x_train are float64 from .* use \(255 \* X\).round"),
         ({"x_train": np.ones((6, 5, 4, 3))}, r"x_train has the shape \(6, 5, 4, 3\).*average the colours"),
@@ -144,8 +141,19 @@ def test_data_sets_that_are_damaged_foreign_or_missing_are_named(tmp_path, monke
     (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:100])
     refused("b.npz cannot be read", read_parts, tmp_path / "b.npz")
     np.savez(tmp_path / "keys.npz", images=X["train"], y_train=Y["train"])
-    keys = "holds images, y_train and no x_train, x_test, y_test: save images as x_train"
-    refused(keys, read_parts, tmp_path / "keys.npz")
+    refused("holds images, y_train and no x_train, x_test, y_test: save images as x_train", read_parts, tmp_path / "keys.npz")
+    folder = write_folders(tmp_path / "shapes")
+    loose = write_image(folder / "train/loose.png", X["test"][0])
+    refused("loose.png has no label: put it in a folder of its label", read_parts, folder)
+    loose.unlink()
+    (folder / "test/12").mkdir()
+    refused("has no folder 12", read_parts, folder)
+    (folder / "test/12").rmdir()
+    write_image(folder / "train/9/8.png", X["test"][0].T.copy())
+    refused(r"0.png is 5 x 4 and .*8.png is 4 x 5: all images need one size.*by resize=N", read_parts, folder)
+    refused("holds neither train-images-idx3-ubyte nor .*train/LABEL/.*npz", read_parts, folder / "train/9")
+    (tmp_path / "empty/train").mkdir(parents=True)
+    refused(r"train holds no folder: put the images there as .*/LABEL/\*", read_parts, tmp_path / "empty")
 
 
 VALID: dict[str, Any] = {**PARTS, "name": "shapes", "levels": 256}
@@ -164,8 +172,7 @@ def test_values_that_would_be_misread_are_refused():
 
     refuse(
         [
-            ("label -1 for 3 outputs", lambda: module.one_hot(np.array([0, -1, 2]), 3)),
-            ("label 3 for 3 outputs", lambda: module.one_hot(np.array([0, 3, 2]), 3)),
+            *((f"label {n} for 3 outputs", lambda n=n: module.one_hot(np.array([0, n, 2]), 3)) for n in (-1, 3)),
             ("6 train images and 5 labels", images(train_labels=Y["train"][:-1])),
             ("0 test images", images(test_images=X["test"][:0], test_labels=Y["test"][:0])),
             ("equal shapes", images(test_images=X["test"].swapaxes(1, 2))),
@@ -180,22 +187,6 @@ def test_values_that_would_be_misread_are_refused():
             (r"shape \(1, 2, 2, 3\): give grey images", pixels(np.zeros((1, 2, 2, 3), np.uint8))),
         ]
     )
-
-
-def test_folders_that_would_be_misread_are_refused(tmp_path):
-    folder = write_folders(tmp_path / "shapes")
-    loose = write_image(folder / "train/loose.png", X["test"][0])
-    refused("loose.png has no label: put it in a folder of its label", read_parts, folder)
-    loose.unlink()
-    (folder / "test/12").mkdir()
-    refused("has no folder 12", read_parts, folder)
-    (folder / "test/12").rmdir()
-    write_image(folder / "train/9/8.png", X["test"][0].T.copy())
-    said = r"0.png is 5 x 4 and .*8.png is 4 x 5: all images need one size.*by resize=N"
-    refused(said, read_parts, folder)
-    refused("holds neither train-images-idx3-ubyte nor .*train/LABEL/.*npz", read_parts, folder / "train/9")
-    (tmp_path / "empty/train").mkdir(parents=True)
-    refused(r"train holds no folder: put the images there as .*/LABEL/\*", read_parts, tmp_path / "empty")
 
 
 # Pictures

@@ -58,14 +58,12 @@ def test_the_largest_id_of_a_type_does_not_wrap():
 def test_distinct_contexts_and_their_counts_make_up_all_contexts_however_often_a_row_stands():
     X, _ = contexts(stream_of(DOCUMENTS), 3)
     times = np.arange(len(X)) % 4
-    for rows, K in ((X, 3), (np.repeat(X, times, axis=0), 3), (np.random.default_rng(0).integers(0, 2**63, (99, 20)), 20)):
+    for rows in (X, np.repeat(X, times, axis=0), np.random.default_rng(0).integers(0, 2**63, (99, 20))):
         for ordered in (True, False):
-            own = rows if ordered else np.sort(rows, axis=1)
-            for found, expected in zip(
-                distinct_contexts(rows, ordered=ordered), np.unique(own, axis=0, return_counts=True), strict=True
-            ):
-                np.testing.assert_array_equal(found, expected)
-        assert [part.shape for part in distinct_contexts(rows[:0])] == [(0, K), (0,)]
+            expected = np.unique(rows if ordered else np.sort(rows, axis=1), axis=0, return_counts=True)
+            for found, of_numpy in zip(distinct_contexts(rows, ordered=ordered), expected, strict=True):
+                np.testing.assert_array_equal(found, of_numpy)
+        assert [part.shape for part in distinct_contexts(rows[:0])] == [(0, rows.shape[1]), (0,)]
     repeated, weighed = distinct_contexts(np.repeat(X, times, axis=0)), distinct_contexts(X, times)
     for one, other in zip(repeated, weighed, strict=True):
         np.testing.assert_array_equal(one, other[weighed[1] > 0])
@@ -262,26 +260,24 @@ def test_a_tokenised_corpus_is_its_streams_with_sizes_that_are_kept(tmp_path):
     assert module.read_sizes(tmp_path) is None
     module.write_sizes(tmp_path, text_sizes(dev))
     assert module.read_sizes(tmp_path) == text_sizes(dev)
-    (tmp_path / "sizes.json").write_text("{}")
-    refused("damaged", module.read_sizes, tmp_path)
 
 
 def test_calls_that_are_refused(tmp_path, tokenizer):
-    malformed = ([], [1, 2, 0], [0, 1, 2], [0.0, 1.5, 0.0])
-    said = r"token stream of shape.*encode_documents"
+    (tmp_path / "sizes.json").write_text("{}")
     refuse(
         [
-            *((said, lambda x=x: contexts(np.array(x), 2)) for x in malformed),
+            *(
+                (r"shape.*encode_documents", lambda x=x: contexts(np.array(x), 2))
+                for x in ([], [1, 2, 0], [0, 1, 2], [0.0] * 3)
+            ),
             ("radius K = 0.*use K >= 1", lambda: contexts(STREAM, 0)),
             ("all must be above 0", lambda: hold_out(np.array([0, 1, 0]), positions=5, most=0.0)),
             ("a text of 1 token", lambda: hold_out(np.array([0, 1, 0]), positions=1)),
             ("no token for", lambda: write(tmp_path, tokenizer, ["", ""])),
             ("every 2-th token", lambda: write(tmp_path, tokenizer, ["to be"])[::2]),
+            ("damaged", lambda: module.read_sizes(tmp_path)),
         ]
     )
-
-
-# The command
 
 
 def test_the_command_writes_streams_of_a_tokenizer_of_a_sample_and_refuses_other_flags_or_text(tmp_path, capsys):
@@ -296,13 +292,11 @@ def test_the_command_writes_streams_of_a_tokenizer_of_a_sample_and_refuses_other
         np.testing.assert_array_equal(read_shards(out / part)[:], encode_documents(tokenizer, read_documents([file])))
         assert read_shards(out / part).tokenizer == tokenizer.sha256
     assert "300 documents" in capsys.readouterr().err
-
-    def refused_command(said, *more):
-        assert main([*command, *more]) == 2
+    for file, text, flags, said in (
+        ("b.txt", "another\n", ["--tokenizer-documents", "7"], "tokenizer_documents = 5 (now 7): give the same flags"),
+        ("a.txt", "another\ntext\n", [], "was written with source = "),
+        ("out/config.json", "{", [], "config.json is damaged or of another command"),
+    ):
+        put(tmp_path / file, text)
+        assert main([*command, *flags]) == 2
         assert said in " ".join(capsys.readouterr().err.split())
-
-    refused_command("was written with tokenizer_documents = 5 (now 7): give the same flags", "--tokenizer-documents", "7")
-    put(tmp_path / "a.txt", "another\ntext\n")
-    refused_command("was written with source = ")
-    (out / "config.json").write_text("{")
-    refused_command("config.json is damaged or of another command")
