@@ -266,7 +266,7 @@ def test_calls_that_are_refused(tmp_path, tokenizer):
     (tmp_path / "sizes.json").write_text("{}")
     refuse(
         [
-            *(
+            *(("encode_documents", lambda x=x: contexts(np.array(x), 2)) for x in ([], [1, 2, 0], [0, 1, 2], [0.0, 0.0, 0.0])),
                 (r"shape.*encode_documents", lambda x=x: contexts(np.array(x), 2))
                 for x in ([], [1, 2, 0], [0, 1, 2], [0.0] * 3)
             ),
