@@ -73,13 +73,11 @@ def test_the_rows_less_the_log_partition_function_are_log_p(kind, tmp_path):
     assert absent == (kind == "absent") and explained["vocabulary"] == model.model.vocab_size
 
 
-def test_a_text_of_tags_is_a_text(tmp_path):
+def test_a_text_of_tags_is_a_text_and_long_texts_and_networks_are_refused(tmp_path, monkeypatch, capfd):
     found, _ = written("explicit", TEXT, tmp_path)
     assert found.count("</script>") == 2 and "<b>" not in found and "\u202e" not in found
     assert not re.search(r"\b(src|href)=|url\(|@import|https?:", found)  # nothing from elsewhere
-
-
-def test_long_texts_and_networks_are_refused_and_a_shorter_text_is_not(tmp_path, monkeypatch, capfd):
+    (tmp_path / "page.html").unlink()
     monkeypatch.setattr(explain, "_most_tokens", 3)
     fitted("explicit").save(tmp_path / "m.safetensors")
     flags = ["--run", str(tmp_path / "m.safetensors"), "--html", str(tmp_path / "page.html")]
