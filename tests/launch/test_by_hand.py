@@ -40,13 +40,10 @@ def test_presets_are_valid_configurations():
             assert preset.note and preset.config.out.startswith("runs/")
 
 
-def test_of_equally_accurate_models_the_lower_held_out_loss_wins():
+def test_of_equally_accurate_models_the_lower_held_out_loss_wins_and_a_diverged_seed_has_no_number(tmp_path):
     rows = [{"dev_accuracy": a, "dev_loss": loss} for a, loss in ((None, None), (0.9, 1.5), (0.9, 0.2), (0.8, 0.1))]
     damaged = [{"dev_accuracy": a, "dev_loss": loss} for a, loss in ((float("nan"), 0.1), ("high", 0.1), (0.9, float("nan")))]
     assert most_accurate(rows)["dev_loss"] == most_accurate([*damaged, *rows])["dev_loss"] == 0.2
-
-
-def test_a_summary_has_the_mean_the_spread_and_no_number_where_a_seed_diverged(tmp_path):
     base = {"variant": "a_b", "dev_loss": 1.0, "train_accuracy": 1.0, "test_accuracy": 0.5}
     for others, loss in (([{**base, "dev_loss": 3.0}], "2.000 ± 1.414"), ([{**base, "dev_loss": None}], "all rates diverge")):
         (line,) = summaries(Results(tmp_path, {}, [base, *others]))

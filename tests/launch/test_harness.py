@@ -109,7 +109,7 @@ def test_the_command_reports_our_own_numbers(models, tmp_path, monkeypatch):
         kinds.items(), (pairs, [{"text": s} for s in NEW]), (["acc"], measures), strict=True
     ):
         path = tmp_path / f"{name}.jsonl"
-        path.write_text("\n".join(map(json.dumps, lines)))
+        path.write_text("\n".join(map(json.dumps, lines[name])))
         kind |= {"task": f"local_{name}", "test_split": "test", "metric_list": [{"metric": metric} for metric in metrics]}
         kind |= {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(path)}}, "doc_to_text": ""}
         path.with_suffix(".yaml").write_text(json.dumps(kind))  # JSON is YAML

@@ -48,9 +48,8 @@ def test_constructions_are_what_they_construct():
     begun = next(e for e in read_events(run("multi-step"), "evaluation") if e["model"].startswith("warm") and e["step"] == 0)
     level = only(read_events(run("multi-step"), "reference"), model=begun["model"], predictor="gd++")["loss"]
     assert begun["cosine"] == pytest.approx([1, 1], abs=1e-5) and begun["loss"] == pytest.approx([level] * 2, rel=1e-5)
-    by_name = {row["predictor"]: row["loss"] for row in rows("noisy")}
-    assert by_name["constructed"] == pytest.approx(by_name["closed_form"], rel=1e-9)
-    by_name = {row["predictor"]: row for row in rows("markov")}
+    noisy, by_name = ({row["predictor"]: row for row in rows(name)} for name in ("noisy", "markov"))
+    assert noisy["constructed"]["loss"] == pytest.approx(noisy["closed_form"]["loss"], rel=1e-9)
     assert by_name["constructed"]["loss"] == pytest.approx(by_name["bigram"]["loss"], rel=1e-5)
     assert by_name["constructed"]["max_difference"] < 1e-12  # float64, as in all tests
     assert abs(by_name["bigram"]["kl_bigram"]) < 1e-6 < by_name["unigram"]["kl_bigram"]
@@ -69,16 +68,13 @@ def test_task_diversity_has_exact_losses_for_every_number_of_tasks():
         assert told["trained", heads, 4]["train_loss"] >= told["solved", heads, 4]["train_loss"]
 
 
-def test_rows_tell_models_contexts_and_seeds_apart():
+def test_rows_tell_models_contexts_and_seeds_apart_and_mesa_layers_are_ridge():
     assert {row["heads"] for row in rows("softmax", predictor="trained")} == {1, 2}
     chains = rows("markov", predictor="trained")
     assert [(row["symbols_before"], row["seed"]) for row in chains] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     expected = {(name, N) for name in ("closed_form", "trained") for N in (3, 5)}
     assert {(row["predictor"], row["context"]) for row in rows("curvature")} == expected
     assert all(row["eigenvalue_max_after"] <= row["eigenvalue_max"] for row in rows("curvature", predictor="closed_form"))
-
-
-def test_mesa_layers_are_ridge():
     streams = groups(rows("mesa"), ["task"])
     assert {task for (task,) in streams} == {"regression", "ill-conditioned", "drift", "dynamics"}
     for (task,), own in streams.items():
