@@ -1,12 +1,12 @@
 """Every way of counting gives the counts of the double loop, wherever text and tables lie. Every comparison is exact."""
 
 import itertools
-from collections import Counter
 from typing import Any
 
 import chex
 import numpy as np
 import pytest
+import reference
 from files import flipped, shards_of
 from reference import cooccurrences, random_documents, stream_of
 from refusals import refused
@@ -126,9 +126,6 @@ def test_tables_are_flushed_before_a_cell_can_overflow_and_counts_stay_exact(dev
         assert_same(found, [np.array([[0, 1, 0], [1, 99, 0], [0, 0, 0]])])
 
 
-# Refusals
-
-
 def test_streams_options_and_counts_that_are_refused(tmp_path):
     stream = shards_of(tmp_path, DOCUMENTS, vocab_size=N)
     path = tmp_path / stream.shards[1].file
@@ -149,18 +146,14 @@ def test_streams_options_and_counts_that_are_refused(tmp_path):
     for radius, size in ((2, 3), (1, 4)):
         a, b = (count_sparse(np.array([0, 1, 0]), radius=r, vocab_size=n) for r, n in ((1, 3), (radius, size)))
         refused(f"{radius} offsets and vocabulary {size}: count both with the same radius", merge_counts, a, b)
-
-
-def test_damaged_foreign_and_unfinished_counts_are_refused(tmp_path):
     refused("holds no whole counts", read_tables, tmp_path)
     written(tmp_path, counted())
     refused("counts of another tokenizer", read_tables, tmp_path, tokenizer="xyz")
-    path = tmp_path / "tables.npz"
-    data = path.read_bytes()
+    data = (tmp_path / "tables.npz").read_bytes()
     for damaged in (flipped(data, len(data) // 2), data[:-9], b""):
-        path.write_bytes(damaged)
+        (tmp_path / "tables.npz").write_bytes(damaged)
         refused(r"tables\.npz is damaged", read_tables, tmp_path)
-    np.savez(path, layout=3)
+    np.savez(tmp_path / "tables.npz", layout=3)
     refused(r"of another version \(layout 3\)", read_tables, tmp_path)
 
 
@@ -172,29 +165,19 @@ def test_every_level_of_contexts_is_that_of_dictionaries():
     X = np.stack([rng.integers(0, size, 300) for size in (3, 5, 4, 2)], axis=1).astype(np.uint8)
     Y, order = rng.integers(0, N, 300).astype(np.uint8), rng.permutation(300)
     X[0], Y[0] = N - 1, N - 1
-
-    def keys_of(level, N=N):
-        """`context * N + target` of every pair."""
-        assert level.start[0] == 0 and level.start[-1] == len(level.outputs) == len(level.counts)
-        return level.keys(np.arange(len(level.contexts)), N)
-
     for length in (1, 3, 4):
         found, again = (count_contexts(X[m, :length], Y[m], N) for m in (np.arange(300), order))
         for one, other in zip(itertools.chain(*found), itertools.chain(*again), strict=True):
             np.testing.assert_array_equal(one, other)  # the order of positions changes nothing
-        positions = [(tuple(x[:length]), y) for x, y in zip(X.tolist(), Y.tolist(), strict=True)]
         numbers: dict[tuple[int, ...], int] = {(i,): i for i in range(N)}
-        counts = {length: Counter(positions)}  # of the longest how often; then in how many longer ones
-        for n in range(length - 1, 0, -1):
-            counts[n] = Counter((context[:n], y) for context, y in counts[n + 1])
-        for n, level in enumerate(found, 1):
-            if n > 1:
-                known = sorted({x[:n] for x, _ in positions})
+        for level, expected in zip(found, reference.chain_counts(X, Y, tuple(range(1, length + 1)))[1:], strict=True):
+            known = sorted({context for context, _ in expected})
+            if len(known[0]) > 1:
                 assert level.contexts.tolist() == [numbers[x[:-1]] * N + x[-1] for x in known]
                 numbers = {x: number for number, x in enumerate(known)}
-            assert len(level.contexts) == len(numbers)
-            expected = sorted((numbers[x] * N + y, n) for (x, y), n in counts[n].items())
-            assert list(zip(keys_of(level).tolist(), level.counts.tolist(), strict=True)) == expected
+            assert len(level.contexts) == len(numbers) and level.start[-1] == len(level.outputs) == len(level.counts)
+            pairs = zip(level.keys(np.arange(len(level.contexts)), N).tolist(), level.counts.tolist(), strict=True)
+            assert list(pairs) == sorted((numbers[x] * N + y, n) for (x, y), n in expected.items())
     one, two = count_contexts(np.array([[255, 255], [255, 0]], np.uint8), np.array([255, 0], np.uint8), 256)
-    assert keys_of(one, 256).tolist() == two.contexts.tolist() == [255 * 256, 255 * 256 + 255]  # they do not wrap
-    assert keys_of(two, 256).tolist() == [0, 256 + 255]
+    keys = (level.keys(np.arange(len(level.contexts)), 256).tolist() for level in (one, two))
+    assert [*keys] == [two.contexts.tolist(), [0, 256 + 255]] and two.contexts.tolist() == [255 * 256, 255 * 256 + 255]
