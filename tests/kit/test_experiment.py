@@ -4,8 +4,10 @@ import functools
 import json
 import os
 from dataclasses import dataclass, replace
+from unittest.mock import Mock
 
 import pytest
+from files import put
 from refusals import refused
 
 from jexplicit.runs.files import PositiveInt, experiment_of, read_config, read_events, read_rows, read_run
@@ -19,13 +21,9 @@ class Config:
     """Squares of numbers."""
 
     out: str
-    """Run folder."""
     numbers: tuple[PositiveInt, ...] = (1, 2, 3)
-    """Which numbers."""
     steps: int = 10
-    """How many steps."""
     resume: bool = False
-    """Continue the run."""
 
 
 def measure(config, folder):
@@ -104,12 +102,8 @@ def test_rows_are_written_as_they_come_and_found_again(tmp_path, monkeypatch):
     assert [event["name"] for event in read_events("~/runs/demo", "row")] == ["a", "b", "c"]
     with pytest.raises(TypeError, match="not JSON serializable"):
         run.add_rows([{"name": "a"}, {"name": object()}])
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # rows that come together are there all or none
-        patch.setattr(os, "replace", killed)
+        patch.setattr(os, "replace", Mock(side_effect=KeyboardInterrupt))
         run.add_rows([{"name": "d"}, {"name": "e"}])
     rows = [{"name": "a", "shape": [2, 3], "rates": [1.0]}, {"name": "b"}, {"name": "c"}]  # as JSON has them
     assert rows == read_rows(path) == read_rows("~/runs/demo") == opened(path, resume=True).rows()
@@ -133,35 +127,32 @@ def test_a_run_is_continued_by_its_experiment_and_fields_to_extend_may_change(tm
         ({**more, "steps": 20, "extend": ("numbers",)}, "was run with steps = 10"),
         ({"resume": True, "experiment": "networks"}, "is a run of launch.lm; choose another --out"),
     ):
-        refused(said, functools.partial(opened, tmp_path, **options))
+        refused(said, opened, tmp_path, **options)
     assert opened(tmp_path, **more, extend=("numbers",)).rows() == [{"n": 1}]
     opened(tmp_path, **more, steps=20, extend=("numbers", "steps"))
     config = {"out": str(tmp_path), "numbers": [1, 2, 4], "steps": 20, "resume": False}
     assert read_run(tmp_path, experiment="lm") == (config, [{"n": 1}])
-    for folder, said in (
-        (tmp_path, "is a run of launch.lm; this command reads runs of launch.x$"),
-        (tmp_path / "no", "no run at"),
-    ):
-        refused(said, lambda folder=folder: read_run(folder, experiment="x"))
+    refused("is a run of launch.lm; this command reads runs of launch.x$", read_run, tmp_path, experiment="x")
+    refused("no run at", read_run, tmp_path / "no", experiment="x")
     for place, name in (("launch.lm.config", "lm"), ("launch.beam", "beam"), ("notebook", "notebook")):
         assert experiment_of(type("Config", (), {"__module__": place})) == name
 
 
 def test_an_out_that_is_no_folder_of_this_machine_or_has_other_files_is_refused_and_left_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused("--out '': give a path", lambda: opened(""))
-    refused("--out gs://bucket/run: give a path on this machine", lambda: opened("gs://bucket/run"))
-    refused("--out ~nobody-of-this-name/run: .*give the whole path", lambda: opened("~nobody-of-this-name/run"))
+    refused("--out '': give a path", opened, "")
+    refused("--out gs://bucket/run: give a path on this machine", opened, "gs://bucket/run")
+    refused("--out ~nobody-of-this-name/run: .*give the whole path", opened, "~nobody-of-this-name/run")
     assert not list(tmp_path.iterdir())
     (tmp_path / "run").write_text("")
-    refused("cannot be written .*: choose another --out", lambda: opened(tmp_path / "run"))
+    refused("cannot be written .*: choose another --out", opened, tmp_path / "run")
     for files in ({"thesis.tex": ""}, {"config.json": "{}", "model.safetensors": ""}, {"results.json": "{}"}):
-        (folder := tmp_path / "-".join(files)).mkdir()
+        folder = tmp_path / "-".join(files)
         for name, text in files.items():
-            (folder / name).write_text(text)
-        message = f"is not the folder of a run and holds {', '.join(files)}: choose another --out"
+            put(folder / name, text)
         for resume in (False, True):
-            refused(message, lambda folder=folder, resume=resume: opened(folder, resume=resume))
+            said = f"is not the folder of a run and holds {', '.join(files)}: choose another --out"
+            refused(said, opened, folder, resume=resume)
         assert {path.name: path.read_text() for path in folder.iterdir()} == files
 
 

@@ -1,23 +1,17 @@
 """The loop of all iterations: interrupted anywhere, it ends as if it had not been."""
 
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from refusals import refused
 
 from jexplicit.runs import devices as module
-from jexplicit.runs.devices import (
-    AXIS,
-    data_mesh,
-    iterate,
-    load_checkpoint,
-    load_latest,
-    save_checkpoint,
-    save_latest,
-)
+from jexplicit.runs.devices import AXIS, data_mesh, iterate, load_checkpoint, load_latest, save_checkpoint, save_latest
 
 
 class State(NamedTuple):
@@ -50,8 +44,7 @@ def names(folder):
 
 
 def test_the_last_checkpoint_alone_is_left_and_what_is_not_of_the_series_stays(tmp_path):
-    with pytest.raises(ValueError, match="no checkpoint at .*counts: finish the run first"):
-        load_checkpoint(tmp_path / "counts")
+    refused("no checkpoint at .*counts: finish the run first", load_checkpoint, tmp_path / "counts")
     save_checkpoint(tmp_path / "counts", {"C": [np.arange(3)]})
     assert load_checkpoint(tmp_path / "counts")["C"][0].tolist() == [0, 1, 2]
     (tmp_path / "7.txt").write_text("a note")
@@ -73,20 +66,14 @@ def test_leaves_are_placed_as_their_likeness_whatever_devices_they_came_from(tmp
 
 
 def test_a_crash_leaves_two_whose_newer_counts_and_neither_an_interrupted_write_nor_one_that_fails(tmp_path, monkeypatch):
-    def crash(*_, **__):
-        raise KeyboardInterrupt
-
-    def full(*_, **__):
-        raise OSError("No space left on device")
-
     save_latest(tmp_path, 9, a_tree(9))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(module.shutil, "rmtree", crash)
+        patch.setattr(module.shutil, "rmtree", Mock(side_effect=KeyboardInterrupt))
         save_latest(tmp_path, 10, a_tree(10))
     assert names(tmp_path) == ["10", "9"]
-    with monkeypatch.context() as patch, pytest.raises(ValueError, match="cannot be written .No space left.*: choose another"):
-        patch.setattr(module.orbax(), "save", full)
-        save_latest(tmp_path, 11, a_tree(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(module.orbax(), "save", Mock(side_effect=OSError("No space left on device")))
+        refused("cannot be written .No space left.*: choose another", save_latest, tmp_path, 11, a_tree(2))
     assert_equal(load_latest(tmp_path, like()), a_tree(10))
     save_latest(tmp_path, 12, a_tree(12))
     assert names(tmp_path) == ["12"]
@@ -101,8 +88,8 @@ def test_a_checkpoint_of_other_shapes_and_damaged_files_are_named(tmp_path):
     ]
     shapes = r"\[\(5,\), \(3, 8\), \(3, 8\), \(\), \(8,\)\]"
     for other in others:
-        with pytest.raises(ValueError, match=rf"4 holds arrays {shapes}, wanted \[.*\]: it is another model's; delete it"):
-            load_latest(tmp_path, like() | other)
+        said = rf"4 holds arrays {shapes}, wanted \[.*\]: it is another model's; delete it"
+        refused(said, load_latest, tmp_path, like() | other)
     table = np.random.default_rng(0).normal(size=(50, 50))  # one array: orbax leaves threads behind where several reads fail
     save_latest(tmp_path, 5, table)
     data = {path: path.read_bytes() for path in (tmp_path / "5/state").rglob("d/*") if path.is_file()}
@@ -110,12 +97,7 @@ def test_a_checkpoint_of_other_shapes_and_damaged_files_are_named(tmp_path):
     for damage in (lambda data: data[: len(data) // 2], lambda data: b"x" * len(data), None):
         for path, whole in data.items():
             path.write_bytes(damage(whole)) if damage else path.unlink()
-        with pytest.raises(ValueError, match=r"(?s)5 cannot be read .*: delete it and run again"):
-            load_latest(tmp_path, table)
-
-
-class Interrupted(Exception):
-    pass
+        refused(r"(?s)5 cannot be read .*: delete it and run again", load_latest, tmp_path, table)
 
 
 def run(folder=None, *, stop: int | None = None, seconds: float = 0.0) -> tuple[Any, list[dict[str, Any]]]:
@@ -123,7 +105,7 @@ def run(folder=None, *, stop: int | None = None, seconds: float = 0.0) -> tuple[
 
     def step(state, history):
         if len(history) == stop:
-            raise Interrupted
+            raise KeyboardInterrupt
         x, seen = state
         return (x * 1.5 + len(history), np.append(seen, x[0])), {"x": float(x[1])}
 
@@ -134,17 +116,16 @@ def run(folder=None, *, stop: int | None = None, seconds: float = 0.0) -> tuple[
 def test_an_interrupted_iteration_ends_as_an_uninterrupted_one_and_then_has_nothing_left_to_do(tmp_path):
     state, history = run()
     for stop in (0, 1, 4):
-        with pytest.raises(Interrupted):
+        with pytest.raises(KeyboardInterrupt):
             run(tmp_path / str(stop), stop=stop)
-        state2, history2 = run(tmp_path / str(stop))
-        for mine, other in zip(state, state2, strict=True):
-            np.testing.assert_array_equal(mine, other)
-        assert [entry["x"] for entry in history] == [entry["x"] for entry in history2]
-        times = [entry["seconds"] for entry in history2]
+        again, entries = run(tmp_path / str(stop))
+        assert_equal(again, state)
+        assert [entry["x"] for entry in history] == [entry["x"] for entry in entries]
+        times = [entry["seconds"] for entry in entries]
         assert times == sorted(times)
     first = run(tmp_path / "end", seconds=1e9)  # the end is kept however rare checkpoints are
     again = run(tmp_path / "end", stop=0)
-    np.testing.assert_array_equal(first[0][0], again[0][0])
+    assert_equal(again[0], first[0])
     assert first[1] == again[1] and len(names(tmp_path / "end")) == 1
 
 
@@ -152,14 +133,14 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     def once(x, **known):
         return iterate(lambda s, h: (s, {}), (x, np.zeros(0)), done=bool, checkpoints=tmp_path, known=known)
 
-    first = once(np.zeros(3), seed=1, text=np.array([0, 2]))
-    for start, known, message in [
+    known = {"seed": 1, "text": np.array([0, 2])}
+    first = once(np.zeros(3), **known)
+    for start, changed, message in [
         (np.zeros(4), {}, "holds arrays .*: it is another model's; delete it"),
         (np.zeros(3, np.float16), {}, r"was written for dtype \['float64'\], not \['float16', 'float64'\]"),
         (np.zeros(3), {"seed": np.int64(2)}, "was written for seed 1, not 2: choose another folder for checkpoints, or delete"),
         (np.zeros(3), {"text": np.array([0, 1])}, "was written for text '[0-9a-f]{12}', not '[0-9a-f]{12}': choose another"),
         (np.zeros(3), {"radius": 1}, "was written for radius None, not 1: choose another folder"),
     ]:
-        with pytest.raises(ValueError, match=message):
-            once(start, **{"seed": 1, "text": np.array([0, 2])} | known)
+        refused(message, once, start, **known | changed)
     assert once(np.zeros(3), text=np.array([0, 2]), seed=np.int32(1))[1] == first[1]
