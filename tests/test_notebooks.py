@@ -1,12 +1,11 @@
-"""The lessons: scripts of one form, kept with the outputs of these very cells; and the program that keeps them."""
+"""The lessons: scripts of one form, kept with the outputs of these very cells."""
 
-import json
 import re
 
 import nbformat
 import pytest
 
-from tools.notebooks import KEPT, SCRIPTS, read_script, run
+from tools.notebooks import KEPT, SCRIPTS, read_script
 
 pytestmark = pytest.mark.slow
 NOTEBOOKS = sorted(SCRIPTS.glob("*.py"))
@@ -30,19 +29,3 @@ def test_a_kept_notebook_is_its_script_with_outputs_and_says_nothing_of_where_an
             text = output.get("text", "") + output.get("data", {}).get("text/plain", "")
             assert output.output_type in ("stream", "display_data") and output.get("name") != "stderr", script
             assert not re.search(r"0x[0-9a-f]{6}|/(home|root|tmp|Users|usr|work)/|site-packages|\r|\x1b", text), text
-
-
-def test_a_notebook_runs_at_full_size_on_embedded_data_and_its_output_is_stable(tmp_path, monkeypatch):
-    monkeypatch.setenv("TINY", "1")
-    monkeypatch.setenv("JEXPLICIT_DATA_DIR", str(tmp_path))
-    script = tmp_path / "one.py"
-    script.write_text(
-        "# %% [markdown]\n# # One\n\n# %%\nimport os\nimport sys\n\n"
-        "print([os.environ.get(name) for name in ('TINY', 'JEXPLICIT_DATA_DIR')], flush=True)\n"
-        "print('a warning', file=sys.stderr, flush=True)\nprint(os.getcwd() == os.path.realpath('.'))\n"
-    )
-    first, second = (nbformat.writes(run(read_script(script), tmp_path)) for _ in range(2))
-    assert first == second
-    markdown, code = json.loads(first)["cells"]
-    assert markdown["source"] == ["# One"]
-    assert [output["text"] for output in code["outputs"]] == [["[None, None]\n", "True\n"]]

@@ -16,19 +16,12 @@ import pytest
 from files import shards_of
 from jax.sharding import AxisType
 from reference import random_documents, stream_of
+from refusals import refused
 
 import jexplicit
 from jexplicit.counts import count
 from jexplicit.runs import devices as module
-from jexplicit.runs.devices import (
-    AXIS,
-    check_memory,
-    check_threads,
-    data_mesh,
-    default_mesh,
-    use_devices,
-    within_memory,
-)
+from jexplicit.runs.devices import AXIS, check_memory, check_threads, data_mesh, default_mesh, use_devices, within_memory
 from jexplicit.runs.files import host_bytes
 
 GB = 10**9
@@ -59,8 +52,7 @@ def test_a_mesh_has_the_devices_asked_for_on_one_axis_and_functions_take_all_acc
         assert mesh.devices.tolist() == jax.devices()[: devices or 8]
         assert use_devices(devices).size == (devices or 8)  # a command inside a running JAX
     for devices in (0, 9):
-        with pytest.raises(ValueError, match=f"{devices} devices requested, 8 available: use --devices 8 or fewer"):
-            data_mesh(devices)
+        refused(f"{devices} devices requested, 8 available: use --devices 8 or fewer", data_mesh, devices)
     assert default_mesh().size == 1
     monkeypatch.setattr(module.jax, "default_backend", lambda: "gpu")
     assert default_mesh() == data_mesh(8)
@@ -73,16 +65,15 @@ def test_a_command_gets_virtual_devices_on_a_cpu_with_threads_to_spare_unless_th
     assert [answer.strip() for answer in answers] == ["2 8", "2 3"]
 
 
-def test_as_many_devices_count_as_have_room_for_tables(monkeypatch):
+def test_as_many_devices_count_as_have_room_for_tables():
     # D + 1 + 2 / K GB of tables and 0.6 GB for the runtime: at K = 2, D devices take D + 2.6 GB
     for budget, devices in ((3.7, 1), (4.5, 1), (4.7, 2), (9.7, 7), (100, 8)):
         assert within_memory(data_mesh(8), int(budget * GB), GB, 2).size == devices
-    with pytest.raises(ValueError, match="--memory 2.0GB: counting with tables of 1.0 GB takes .* use a smaller --vocab-size"):
-        within_memory(data_mesh(2), 2 * GB, GB, 2)
+    said = "--memory 2.0GB: counting with tables of 1.0 GB takes .* use a smaller --vocab-size"
+    refused(said, within_memory, data_mesh(2), 2 * GB, GB, 2)
     per_device = int(host_bytes() // 4)  # devices of a CPU share the memory of the host
     check_memory(data_mesh(2), per_device, "tables")
-    with pytest.raises(ValueError, match="tables take 8 x .* use fewer --devices"):
-        check_memory(data_mesh(8), per_device, "tables")
+    refused("tables take 8 x .* use fewer --devices", check_memory, data_mesh(8), per_device, "tables")
 
 
 # Several processes
@@ -157,8 +148,7 @@ def test_a_process_that_cannot_join_says_why_and_one_whose_coordinator_never_ans
         (("localhost:1234", 2, 2), "--process-id 2 of 2 processes: give 0 to 1"),
         (("localhost:99999", 2, 0), "--coordinator localhost:99999: give HOST:PORT"),
     ]:
-        with pytest.raises(ValueError, match=message):
-            module.join(*arguments)
+        refused(message, module.join, *arguments)
     program = f"from jexplicit.runs.devices import join; join('localhost:{free_port()}', 2, 1, seconds=2)"
     process = python("-c", program, **ON_CPUS)
     message = " ".join(process.communicate(timeout=240)[1].split())
@@ -198,8 +188,7 @@ def test_a_folder_is_locked_against_other_processes_with_the_same_id(tmp_path):
     del second
     assert elsewhere("1") == ["free"]  # nothing refers to that lock any more
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="cannot be written"):
-        module.lock_run_folder(tmp_path / "file" / "run", 0)
+    refused("cannot be written", module.lock_run_folder, tmp_path / "file" / "run", 0)
 
 
 # A forked process has none of JAX's threads
@@ -220,7 +209,6 @@ def in_child(question: Callable[[], object]) -> object:
 
     child = context.Process(target=ask)
     child.start()
-    there.close()
     try:
         assert here.poll(20), "the child waits"
         return here.recv()
