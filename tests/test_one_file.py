@@ -1,6 +1,7 @@
 """The counted language model in one file: short, NumPy alone, and right."""
 
-import importlib.util
+import runpy
+import types
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -14,11 +15,7 @@ SIZE, KNOWN = 6_000, 5_000
 
 @pytest.fixture(scope="module")
 def one():
-    spec = importlib.util.spec_from_file_location(FILE.stem, FILE)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return types.SimpleNamespace(**runpy.run_path(str(FILE)))
 
 
 @pytest.fixture(scope="module")
