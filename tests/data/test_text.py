@@ -20,16 +20,7 @@ from refusals import refused
 from tables import refuse
 
 from jexplicit.data import text as module
-from jexplicit.data.text import (
-    Corpus,
-    MinimalPair,
-    file_records,
-    locate_documents,
-    read_documents,
-    read_pairs,
-    split_documents,
-    text_corpus,
-)
+from jexplicit.data.text import Corpus, MinimalPair, file_records, read_documents, read_pairs, split_documents, text_corpus
 
 TEXT, LINES = b"to be\nor not\n", ["to be", "or not"]
 PAIR = b'{"sentence_good": "he runs", "sentence_bad": "he run"}\n'
@@ -103,7 +94,7 @@ def test_a_document_is_a_line_unchanged_or_another_unit_of_plain_text(tmp_path):
     ]
     for unit, documents, starts in units:
         for name, data in (("a.txt", plain.encode()), ("a.txt.gz", gzip.compress(plain.encode() + b"\n \n"))):
-            found = list(locate_documents(str(put(tmp_path / name, data)), documents=unit))
+            found = list(module.locate_documents(str(put(tmp_path / name, data)), documents=unit))
             assert [document.text for document in found] == read_documents(tmp_path / name, documents=unit) == documents
             assert [document.line for document in found] == starts
 
@@ -113,10 +104,9 @@ def test_a_document_is_a_line_unchanged_or_another_unit_of_plain_text(tmp_path):
 TEXTS = ["to be, or not", 'that "is"\nthe question', "  ", "naïve ü", "x" * 200_000, "NaN", "007", '"null"']
 
 
-def csv_bytes(delimiter=","):
-    rows = [["id", "text"], *([str(n), text] for n, text in enumerate(TEXTS))]
-    quoted = [delimiter.join('"' + value.replace('"', '""') + '"' for value in row) for row in rows]
-    return "\r\n".join([*quoted, "", ""]).encode()
+def csv_text(mark: str) -> str:
+    rows = [["id", "text"], *([str(n), text.replace('"', '""')] for n, text in enumerate(TEXTS))]
+    return "\r\n".join([*(mark.join(f'"{value}"' for value in row) for row in rows), "", ""])
 
 
 def parquet(path, **columns):
@@ -125,19 +115,19 @@ def parquet(path, **columns):
 
 
 def test_every_format_gives_the_same_documents_with_line_and_id(tmp_path):
-    records = "\n\n".join(json.dumps({"id": n, "text": text}) for n, text in enumerate(TEXTS)).encode()
-    array = json.dumps([{"id": n, "text": text} for n, text in enumerate(TEXTS)], indent=1).encode()
-    contents = {"a.jsonl": records, "a.csv": csv_bytes(), "b.csv": csv_bytes(";"), "b.NDJSON": records, "a.json": array}
-    for name, data in contents.items():
-        put(tmp_path / name, b"\xef\xbb\xbf" + data)
-        put(tmp_path / f"{name}.gz", gzip.compress(data))
+    dumped = [json.dumps({"id": n, "text": text}) for n, text in enumerate(TEXTS)]
+    contents = {"a.jsonl": "\n\n".join(dumped), "b.NDJSON": "\n".join(dumped), "a.json": f"[{',\n'.join(dumped)}]"}
+    contents |= {"a.csv": csv_text(","), "b.csv": csv_text(";")}
+    for name, text in contents.items():
+        put(tmp_path / name, b"\xef\xbb\xbf" + text.encode())
+        put(tmp_path / f"{name}.gz", gzip.compress(text.encode()))
     parquet(tmp_path / "a.parquet", id=list(range(len(TEXTS))), text=TEXTS)
     places = {"a.jsonl": [1, 3, 7, 9, 11, 13, 15], "a.csv": [2, 3, 6, 7, 8, 9, 10], "a.parquet": [1, 2, 4, 5, 6, 7, 8]}
     own = [n for n in range(len(TEXTS)) if TEXTS[n].strip()]
     for file in tmp_path.iterdir():
         assert read_documents(file, field="text") == [TEXTS[n] for n in own], file
         if file.name in places:
-            found = [one for one in locate_documents(str(file), field="text", every=True) if one.text]
+            found = [one for one in module.locate_documents(str(file), field="text", every=True) if one.text]
             assert [document.line for document in found] == places[file.name]
             assert [str((document.fields or {})["id"]) for document in found] == list(map(str, own))
 
@@ -192,16 +182,15 @@ def test_bad_parquet(tmp_path, monkeypatch):
 
 
 def test_minimal_pairs_are_records_of_any_format(tmp_path):
-    line = {"sentence_good": "he runs", "sentence_bad": "he run"}
-    put(tmp_path / "one.jsonl", PAIR + b"\n" + json.dumps({**line, "UID": "b", "field": "syntax/semantics"}).encode())
+    pair = {"sentence_good": "he runs", "sentence_bad": "he run"}
+    put(tmp_path / "one.jsonl", PAIR + b"\n" + json.dumps({**pair, "UID": "b", "field": "syntax/semantics"}).encode())
     put(tmp_path / "p.csv", "sentence_good,sentence_bad\nhe runs,he run\n")
-    put(tmp_path / "q.json", '[{\n"sentence_good": "he runs",\n"sentence_bad": "he run"\n}]')
-    fields = {"b": "syntax_semantics"}
-    expected = [MinimalPair("he runs", "he run", name, fields.get(name, "")) for name in ("one", "b", "p", "q")]
-    assert read_pairs([tmp_path]) == expected
+    put(tmp_path / "q.json", json.dumps([pair], indent=0))
+    expected = [("one", ""), ("b", "syntax_semantics"), ("p", ""), ("q", "")]
+    assert read_pairs([tmp_path]) == [MinimalPair("he runs", "he run", *own) for own in expected]
     for text, said in [
-        ('{"sentence_good": "he runs", "sentence_bad": " "}', "a sentence is missing or empty"),
-        ('{"sentence_good": "he runs", "sentence_bad": 3}', "line 1, is not a minimal pair"),
+        (json.dumps({**pair, "sentence_bad": " "}), "a sentence is missing or empty"),
+        (json.dumps({**pair, "sentence_bad": 3}), "line 1, is not a minimal pair"),
         ("\n\n", "has no pair"),
     ]:
         refused(said, read_pairs, put(tmp_path / "a.jsonl", text))
