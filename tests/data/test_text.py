@@ -116,7 +116,7 @@ def parquet(path, **columns):
 
 def test_every_format_gives_the_same_documents_with_line_and_id(tmp_path):
     dumped = [json.dumps({"id": n, "text": text}) for n, text in enumerate(TEXTS)]
-    contents = {"a.jsonl": "\n\n".join(dumped), "b.NDJSON": "\n".join(dumped), "a.json": f"[{',\n'.join(dumped)}]"}
+    contents = {"a.jsonl": "\n\n".join(dumped), "b.NDJSON": "\n".join(dumped), "a.json": "[" + ",\n".join(dumped) + "]"}
     contents |= {"a.csv": csv_text(","), "b.csv": csv_text(";")}
     for name, text in contents.items():
         put(tmp_path / name, b"\xef\xbb\xbf" + text.encode())
