@@ -57,13 +57,11 @@ def drawn(seed: int, texts: int) -> tuple[list[str], np.ndarray]:
 
 def test_texts_of_equal_length_have_the_probabilities_of_naive_bayes():
     (train, Y), (test, Y_test) = drawn(0, 100), drawn(1, 40)
-    found, p = classify_text.measure(train, Y, test, Y_test, [*test, "new"])
+    (prior, solved, trained), p = classify_text.measure(train, Y, test, Y_test, [*test, "new"])
     counter = CountVectorizer(token_pattern=r"\w+").fit(train)
-    bayes = MultinomialNB().fit(counter.transform(train), Y)
-    expected = bayes.predict_proba(counter.transform(test))
+    expected = MultinomialNB().fit(counter.transform(train), Y).predict_proba(counter.transform(test))
     np.testing.assert_allclose(p[:-1], expected, rtol=1e-5)
     np.testing.assert_allclose(p[-1], 0.5)  # of a text without a known word: the prior
-    prior, solved, trained = found
     assert solved["model"] == "explicit solution, K = 6" and prior["accuracy"] == 0.5
     assert solved["accuracy"] == pytest.approx((expected.argmax(axis=1) == Y_test).mean())
     assert solved["loss"] == pytest.approx(-np.log(expected[np.arange(40), Y_test]).mean(), rel=1e-5)
