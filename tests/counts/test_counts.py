@@ -6,14 +6,13 @@ from typing import Any
 import chex
 import numpy as np
 import pytest
-import reference
 from files import flipped, shards_of
 from reference import cooccurrences, random_documents, stream_of
 from refusals import refused
 from scipy.sparse import csr_array
 
 from jexplicit import counts as module
-from jexplicit.counts import count, count_contexts, count_sparse, merge_counts, read_tables, write_tables
+from jexplicit.counts import count, count_sparse, merge_counts, read_tables, write_tables
 from jexplicit.data.streams import context_columns
 from jexplicit.runs.devices import data_mesh
 
@@ -155,29 +154,3 @@ def test_streams_options_and_counts_that_are_refused(tmp_path):
         refused(r"tables\.npz is damaged", read_tables, tmp_path)
     np.savez(tmp_path / "tables.npz", layout=3)
     refused(r"of another version \(layout 3\)", read_tables, tmp_path)
-
-
-# Contexts of several tokens
-
-
-def test_every_level_of_contexts_is_that_of_dictionaries():
-    rng = np.random.default_rng(0)
-    X = np.stack([rng.integers(0, size, 300) for size in (3, 5, 4, 2)], axis=1).astype(np.uint8)
-    Y, order = rng.integers(0, N, 300).astype(np.uint8), rng.permutation(300)
-    X[0], Y[0] = N - 1, N - 1
-    for length in (1, 3, 4):
-        found, again = (count_contexts(X[m, :length], Y[m], N) for m in (np.arange(300), order))
-        for one, other in zip(itertools.chain(*found), itertools.chain(*again), strict=True):
-            np.testing.assert_array_equal(one, other)  # the order of positions changes nothing
-        numbers: dict[tuple[int, ...], int] = {(i,): i for i in range(N)}
-        for level, expected in zip(found, reference.chain_counts(X, Y, tuple(range(1, length + 1)))[1:], strict=True):
-            known = sorted({context for context, _ in expected})
-            if len(known[0]) > 1:
-                assert level.contexts.tolist() == [numbers[x[:-1]] * N + x[-1] for x in known]
-                numbers = {x: number for number, x in enumerate(known)}
-            assert len(level.contexts) == len(numbers) and level.start[-1] == len(level.outputs) == len(level.counts)
-            pairs = zip(level.keys(np.arange(len(level.contexts)), N).tolist(), level.counts.tolist(), strict=True)
-            assert list(pairs) == sorted((numbers[x] * N + y, n) for (x, y), n in expected.items())
-    one, two = count_contexts(np.array([[255, 255], [255, 0]], np.uint8), np.array([255, 0], np.uint8), 256)
-    keys = (level.keys(np.arange(len(level.contexts)), 256).tolist() for level in (one, two))
-    assert [*keys] == [two.contexts.tolist(), [0, 256 + 255]] and two.contexts.tolist() == [255 * 256, 255 * 256 + 255]

@@ -1,4 +1,4 @@
-"""launch.lm on a small text: rows, report, tests, tables of every kind, continuations. Sums of float32: to 1e-6, tables: 1e-4."""
+"""launch.lm on a small text: rows, report, tests, tables of every kind, continuations. Float32 sums: to 1e-6, tables: 1e-4."""
 
 import functools
 import json
