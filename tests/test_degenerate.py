@@ -182,7 +182,6 @@ def refusals():
         ("counts with a sum of 0", lambda C: lm.explicit_language_model(C, features="cat"), ZEROS),
         ("counts with a sum of 0", unigram_model, ZEROS),
         ("no counts: count a text first", lambda C: lm.explicit_language_model(C, features="cat", radius=None), ()),
-        ("radius of at least 1", lambda K: lm.explicit_language_model((TABLE,), features="cat", radius=K), 0),
         ("pass an array", unwrap(check_stream), [0, 1, 0]),
         (r"random key 0: pass jax.random.key\(0\)", lambda key: fourier_directions(key, 3, 4), 0),
         ("temperature inf", lambda x: jexplicit.generate(KEY, UNIFORM, TOKEN[:1], 3, temperature=x), np.inf),

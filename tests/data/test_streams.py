@@ -16,7 +16,7 @@ from tables import refuse
 
 from jexplicit.data import streams as module
 from jexplicit.data.streams import contexts, cut_documents, distinct_contexts, hold_out, read_shards, write_shards
-from jexplicit.data.text import Corpus, overlap, read_documents, sample_documents, text_sizes
+from jexplicit.data.text import read_documents, sample_documents
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs import files
 from launch.shards import main
@@ -52,20 +52,6 @@ def test_the_largest_id_of_a_type_does_not_wrap():
         assert (distinct.tolist(), n.tolist()) == ([[0, 0], [0, last], [last - 1, last]], [1, 1, 3])
         rest, held = hold_out(np.array([0, 1, 0, last, 0, last, 0, 4, 0], dtype), positions=2, most=0.25, blocks=1)
         assert (rest.tolist(), held.tolist()) == ([0, 1, 0, last, 0, 4, 0], [0, last, 0])
-
-
-def test_distinct_contexts_and_their_counts_make_up_all_contexts_however_often_a_row_stands():
-    X, _ = contexts(stream_of(DOCUMENTS), 3)
-    times = np.arange(len(X)) % 4
-    for rows in (X, np.repeat(X, times, axis=0), np.random.default_rng(0).integers(0, 2**63, (99, 20))):
-        for ordered in (True, False):
-            expected = np.unique(rows if ordered else np.sort(rows, axis=1), axis=0, return_counts=True)
-            for found, of_numpy in zip(distinct_contexts(rows, ordered=ordered), expected, strict=True):
-                np.testing.assert_array_equal(found, of_numpy)
-        assert [part.shape for part in distinct_contexts(rows[:0])] == [(0, rows.shape[1]), (0,)]
-    repeated, weighed = distinct_contexts(np.repeat(X, times, axis=0)), distinct_contexts(X, times)
-    for one, other in zip(repeated, weighed, strict=True):
-        np.testing.assert_array_equal(one, other[weighed[1] > 0])
 
 
 # Documents held out
@@ -241,17 +227,6 @@ def test_damaged_shards_and_indices_are_named(tmp_path, tokenizer):
         refused(said, read_shards, tmp_path)
     index.unlink()
     refused("holds no shards: write them with", read_shards, tmp_path)
-
-
-def test_a_tokenised_corpus_is_its_streams_with_sizes_that_are_kept(tmp_path):
-    train, dev, seen = ["to  be", "Naïve 漢字"], ["to be", "naïve 漢字", "that is"], []
-    text = module.tokenize_corpus(Corpus("tiny", train, dev), "char", progress=lambda *now: seen.append(now))
-    assert (text.dev_sizes, text.dev_in_train, seen) == (text_sizes(dev), overlap(dev, train), [(2, 5), (5, 5)])
-    for stream, documents in ((text.train, train), (text.dev, dev)):
-        np.testing.assert_array_equal(stream, encode_documents(text.tokenizer, documents))
-    assert module.read_sizes(tmp_path) is None
-    module.write_sizes(tmp_path, text_sizes(dev))
-    assert module.read_sizes(tmp_path) == text_sizes(dev)
 
 
 def test_calls_that_are_refused(tmp_path, tokenizer):

@@ -100,35 +100,6 @@ def test_a_checkpoint_of_other_shapes_and_damaged_files_are_named(tmp_path):
         refused(r"(?s)5 cannot be read .*: delete it and run again", load_latest, tmp_path, table)
 
 
-def run(folder=None, *, stop: int | None = None, seconds: float = 0.0) -> tuple[Any, list[dict[str, Any]]]:
-    """A state of which one array grows, and steps that depend on state and history alone."""
-
-    def step(state, history):
-        if len(history) == stop:
-            raise KeyboardInterrupt
-        x, seen = state
-        return (x * 1.5 + len(history), np.append(seen, x[0])), {"x": float(x[1])}
-
-    start = jnp.arange(3.0), np.zeros(0)
-    return iterate(step, start, done=lambda h: len(h) == 5, checkpoints=folder, checkpoint_seconds=seconds)
-
-
-def test_an_interrupted_iteration_ends_as_an_uninterrupted_one_and_then_has_nothing_left_to_do(tmp_path):
-    state, history = run()
-    for stop in (0, 1, 4):
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path / str(stop), stop=stop)
-        again, entries = run(tmp_path / str(stop))
-        assert_equal(again, state)
-        assert [entry["x"] for entry in history] == [entry["x"] for entry in entries]
-        times = [entry["seconds"] for entry in entries]
-        assert times == sorted(times)
-    first = run(tmp_path / "end", seconds=1e9)  # the end is kept however rare checkpoints are
-    again = run(tmp_path / "end", stop=0)
-    assert_equal(again[0], first[0])
-    assert first[1] == again[1] and len(names(tmp_path / "end")) == 1
-
-
 def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     def once(x, **known):
         return iterate(lambda s, h: (s, {}), (x, np.zeros(0)), done=bool, checkpoints=tmp_path, known=known)
