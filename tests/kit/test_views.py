@@ -6,10 +6,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from refusals import refused
 from rich.console import Console
 
-from launch.kit import views
-from launch.kit.views import Column, Lines, Results, Table
+from launch.kit.views import Column, Lines, Results, Table, only, rich_table
 
 ROWS = [
     {"method": method, "K": K, "seed": seed, "loss": K + seed + (method == "b")} | ({"rate": 0.5} if K == 1 else {})
@@ -29,44 +29,18 @@ def drawn(monkeypatch):
     plt.close("all")
 
 
-def test_rows_by_fields():
-    # integers are no measures: they are of the first row
-    assert [row["loss"] for row in views.means(ROWS, ["method", "K"])] == [1, 2, 4, 2, 3, 5]
-    floats = views.means([{"K": 1, "loss": 1.0}, {"K": 1, "loss": None}, {"K": 1, "loss": 4.0}], ["K"])
-    assert floats == [{"K": 1, "loss": 2.5, "number": 3}]
-    assert views.only(ROWS, method="b", K=4, seed=1)["loss"] == 6
-    with pytest.raises(ValueError, match="2 rows with .*: give fields of exactly one row"):
-        views.only(ROWS, method="b", K=4)
-    assert list(views.groups(ROWS, ["method", "rate"])) == [("a", 0.5), ("a", None), ("b", 0.5), ("b", None)]
-    (line,) = views.pivot([{"n": 1, "of": "a", "x": 5}, {"n": 1, "of": "b", "x": 6}], "n", "of")
-    assert (line["n"], line["a x"], line["b x"]) == (1, 5, 6)
-    table = views.pivot_table([Column("method", "method")], "K", Column("", "loss", ".1f"), {"seed": 0})
-    assert table(Results(Path(), {}, ROWS))[1:-1] == [
-        "| method | 1 | 2 | 4 |", "|---|---|---|---|", "| a | 1.0 | 2.0 | 4.0 |", "| b | 2.0 | 3.0 | 5.0 |"
-    ]  # fmt: skip
-
-
 def test_tables_have_a_cell_per_column_that_a_row_fills_and_empty_ones_for_what_is_missing():
-    columns = [
-        Column("method", "method"),
-        Column("MB", "bytes", ",.1f", scale=1e-6),
-        Column("dev", lambda row: row["loss"] + 1, ".2f", bold=True),
-        Column("epochs", "epochs", "d"),
-    ]
-    rows = [
-        {"method": "a|b", "bytes": 12_345_678, "loss": 1.0, "epochs": 3},
-        {"method": "c", "bytes": None, "epochs": np.nan, "loss": 2.0},
-    ]
-    cells = ["| a\\|b | 12.3 | **2.00** | 3 |", "| c |  | **3.00** |  |"]
-    assert views.markdown_table(columns, rows) == ["", "| method | MB | dev | epochs |", "|---|---|---|---|", *cells, ""]
+    """Tables of kept results are tested on the pages."""
+    columns = [Column("method", "method"), Column("MB", "bytes", ",.1f", scale=1e-6), Column("loss", "loss", ".2f", bold=True)]
+    rows = [{"method": "a|b", "bytes": 12_345_678, "loss": 1.0}, {"method": "c", "bytes": None, "loss": np.nan}]
+    cells = ["| a\\|b | 12.3 | **1.00** |", "| c |  |  |"]
+    assert Table(columns, note="A note.")(Results(Path(), {}, rows))[3:] == [*cells, "", "A note.", ""]
+    assert Table(columns)(Results(Path(), {}, rows[1:]))[1:] == ["| method |", "|---|", "| c |", ""]
+    assert Table(columns)(Results(Path(), {}, [])) == []
     shown = io.StringIO()
-    Console(file=shown, width=100).print(views.rich_table(columns, rows, title="results"))
-    assert all(cell in shown.getvalue() for cell in ("results", "method", "a|b", "12.3", "2.00", "3.00"))
-    table = Table([*columns, Column("slope", "slope")], note="A note.")
-    found = Results(Path(), {}, rows[1:])
-    assert table(found)[1:] == ["| method | dev |", "|---|---|", "| c | **3.00** |", "", "A note.", ""]
-    assert table.with_columns(["dev"])(found)[1:] == ["| dev |", "|---|", "| **3.00** |", ""]
-    assert table(Results(Path(), {}, [])) == []
+    Console(file=shown, width=100).print(rich_table(columns, rows, title="results"))
+    assert all(cell in shown.getvalue() for cell in ("results", "method", "a|b", "12.3", "1.00"))
+    refused("6 rows with .*: give fields of exactly one row", only, ROWS, method="b")
 
 
 def test_lines_are_means_with_a_band_and_a_row_without_x_is_a_level(tmp_path, drawn):

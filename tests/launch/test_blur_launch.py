@@ -94,13 +94,6 @@ def test_descent_is_chosen_on_dev_for_each_number_of_updates(monkeypatch):
     assert chosen.tolist() == [1, 0] and found.tolist() == test.tolist()
 
 
-def test_speed_ups_are_interquartile_means_over_tasks_by_hand(tmp_path):
-    """Of four tasks the middle two count: 20 and 40 updates of Adam for 10 of the rule, each of which costs 8 of Adam's."""
-    fields = {"experiment": "speed", "n": 10, "cost": 8.0, "rule_accuracy": 0.9, "nearest neighbour": 0.8}
-    rows = [{**fields, "task": str(x), "adam_updates": x, "reached": x < 256} for x in (5.0, 20.0, 40.0, 256.0)]
-    assert "| 10 | 4 | 3.00 | 0.38 | 3 | 1 | 90.0 | 80.0 |" in train.SPEED(Results(tmp_path, {}, rows))
-
-
 def test_the_other_half_of_modular_addition_is_found():
     found = [row["test_accuracy"] for row in rows_of(made("feature-machine modular --seeds 1 --solves 24"))]
     assert max(found[:8]) < 0.05 and found[-1] > 0.99
