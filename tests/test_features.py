@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jexplicit import features as module
-from jexplicit.features import describe, fit_axes, fourier_directions, scattering_pools, unit_rows, wavelets
+from jexplicit.features import describe, fit_axes, fourier_directions, scattering_pools, wavelets
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 9, 7), np.uint8)
 
@@ -28,14 +28,6 @@ def test_the_number_of_images_per_call_changes_nothing(monkeypatch):
     parts = describe(*axes_of(), IMAGES[:11], 256, progress=lambda *now: done.append(now))
     np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-5)  # another order of float32 sums
     assert done == [(3, 11), (6, 11), (9, 11), (11, 11)]
-
-
-def test_rows_get_one_norm_and_no_zero():
-    for K, dtype, rounding in ((7.5, np.float64, 1e-14), (1.0, np.float32, 1e-6)):
-        H = np.maximum(np.random.default_rng(1).normal(size=(20, 30)), 0).astype(dtype)
-        rows = np.asarray(unit_rows(jax.device_put(H), K=K, floor=0.05))
-        assert rows.dtype == dtype and rows.min() > 0
-        np.testing.assert_allclose(rows, K * (H / H.sum(axis=1, keepdims=True) + 0.05 / 30) / 1.05, rtol=10 * rounding)
 
 
 def test_descriptors_are_pools_along_principal_axes_of_one_scale():

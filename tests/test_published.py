@@ -1,8 +1,10 @@
-"""The numbers of README.md and docs/ are those of docs/results/, and docs/results/ is made of runs."""
+"""The numbers of README.md and docs/ are those of docs/results/, made of runs; lessons are kept with their own outputs."""
 
 import dataclasses
 import json
+import re
 
+import nbformat
 import numpy as np
 import pytest
 from PIL import Image
@@ -10,6 +12,7 @@ from refusals import refused
 
 from launch.lm.config import PRESETS
 from tools import headline, tables
+from tools.notebooks import KEPT, SCRIPTS, read_script
 from tools.results import command_line, keep, read_results
 
 ENVIRONMENT = {
@@ -79,3 +82,25 @@ def test_what_is_kept_of_a_run(run, tmp_path):
     started = "jexplicit networks compare x --out=a --rates 0.1 0.3 --out b --resume --epochs 2".split()
     assert command_line(started, "DIR") == "jexplicit networks compare x --rates 0.1 0.3 --epochs 2 --out DIR"
     refused("python -m tools.results nonesuch RUN", read_results, "nonesuch", tmp_path)
+
+
+@pytest.mark.slow
+def test_a_kept_notebook_is_its_script_with_outputs_and_says_nothing_of_where_and_when_it_ran():
+    notebooks = sorted(SCRIPTS.glob("*.py"))
+    assert [path.stem for path in sorted(KEPT.glob("*.ipynb"))] == [path.stem for path in notebooks]
+    for script in notebooks:
+        path, cells = KEPT / f"{script.stem}.ipynb", read_script(script).cells
+        kept = nbformat.read(path, as_version=4)
+        remedy = f"make notebooks, or python -m tools.notebooks {script.stem}"
+        made, source = ([(cell.cell_type, cell.source) for cell in some] for some in (kept.cells, cells))
+        assert made == source, remedy
+        code = [cell for cell in kept.cells if cell.cell_type == "code"]
+        assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)], remedy
+        assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs), script
+        assert path.stat().st_size < 400_000, script
+        assert [cell.id for cell in kept.cells] == [f"cell-{n}" for n in range(1, len(kept.cells) + 1)], script
+        assert not any(cell.metadata for cell in kept.cells) and set(kept.metadata) == {"kernelspec", "language_info"}, script
+        for output in (output for cell in code for output in cell.outputs):
+            text = output.get("text", "") + output.get("data", {}).get("text/plain", "")
+            assert output.output_type in ("stream", "display_data") and output.get("name") != "stderr", script
+            assert not re.search(r"0x[0-9a-f]{6}|/(home|root|tmp|Users|usr|work)/|site-packages|\r|\x1b", text), text

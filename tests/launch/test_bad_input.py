@@ -69,6 +69,7 @@ classify-text --train {{blank}} --field text --label y | blank.csv, line 3: text
 feature-machine modular --operation divide | invalid choice 'divide'
 networks mlp_ml | choose one of mlp-lm
 networks mlp-lm --dev {{text}} | --dev and --test go together
+networks mlp-lm --train {{two}} | use a text of 3 or more lines
 networks autoencoder --anomaly 10 --limit 60 | the classes are 0 .. 9
 networks autoencoder --data nothing | name that of its files, --data-dir DIR
 networks compare colours | normalisation

@@ -126,7 +126,7 @@ def test_a_run_on_the_embedded_corpus_names_its_python_and_says_what_to_try_next
 
 def test_ends_of_documents_are_predicted_and_sampled_and_a_sample_of_dev_is_scaled_to_all_of_it(tmp_path, capsys):
     flags = "--features cat --radius 2 --eos --samples 0 --methods explicit log-linear context-mixing --history all".split()
-    flags += "--dev-sample 50 --smoothing add-alpha --calibration-positions 300".split()
+    flags += "--dev-sample 50 --calibration-positions 300".split()
     assert run(tmp_path / "run", *text_flags(), *SMALL, *flags) == 0
     found = by_model(tmp_path / "run")
     row = found["explicit", "cat", 2]
@@ -134,7 +134,6 @@ def test_ends_of_documents_are_predicted_and_sampled_and_a_sample_of_dev_is_scal
     assert row["dev_positions"] == 50 < positions
     nats = row["dev_loss"] * positions + np.log(256) * 15  # a uniform code for 13 bytes of two unknown words, and their ends
     assert row["bits_per_byte"] == pytest.approx(nats / np.log(2) / sum(len(line.encode()) for line in DEV))
-    assert found["log-linear", "cat", 2]["smoothing"] == "add-alpha"
     assert all(1 < row["dev_perplexity"] < 50 for row in found.values())
     assert all(load_model(tmp_path / "run", method=method).model.eos for method in ("log-linear", "context-mixing"))
     assert sample.main(["--run", str(tmp_path / "run"), "--method", "explicit", "--length", "400"]) == 0
@@ -161,8 +160,8 @@ def test_a_dry_run_estimates_and_writes_nothing(tmp_path, monkeypatch, capsys):
 
     found = estimate("--methods ngram --tokenizer word")  # read as a whole: no estimates
     assert (found["documents"], found["tokens"], found["tables"]) == (45, 45 * 12, "sparse")
-    assert found["seconds"] >= found["models_seconds"] > 0 and found["memory_bytes"] > found["disk_bytes"] > 0
-    assert estimate("--methods context-mixing --tokenizer char")["models_seconds"] > 0
+    assert found["memory_bytes"] > found["disk_bytes"] > 0
+    assert estimate("--methods context-mixing --tokenizer char")["memory_bytes"] > found["memory_bytes"]
     assert estimate("--methods cold optimum --radius 1 --batch-size 100 --tokenizer word")["tables"] == "dense"
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
