@@ -12,6 +12,7 @@ from unittest.mock import ANY
 
 import numpy as np
 import pytest
+from files import put
 from lm_runs import DEV, METHODS, OPTIONS, SMALL, TRAIN, dev_stream, finished, run, small_text, text_flags
 from run_folders import folder, interrupted, made, main, rows, without_costs
 
@@ -168,62 +169,42 @@ def test_a_dry_run_estimates_and_writes_nothing(tmp_path, monkeypatch, capsys):
 
 # The test text
 
-ONE, OTHER = small_text(40, seed=2), [*small_text(30, seed=3), *DEV[-2:]]
-TESTED = [*SMALL, *"--methods explicit context-mixing --features cat --history none document --samples 0".split()]
 
-
-@functools.cache
-def files_of_test() -> list[str]:
-    for name, lines in (("one", ONE), ("other", OTHER)):
-        (folder() / f"{name}.test").write_text("\n".join(lines) + "\n")
-    return [f"{folder()}/one.test", f"{folder()}/other.test"]
-
-
-@functools.cache
-def run_with_test() -> Path:
-    out = folder() / "tested"
-    assert run(out, *text_flags(), *TESTED, "--test", *files_of_test()) == 0
-    return out
-
-
-def test_of_each_method_and_history_the_best_on_dev_is_measured_on_every_file_by_itself():
-    found = rows(run_with_test())
-    measured = [row for row in found if "test_loss" in row]
-    assert [(row["method"], row["history"]) for row in measured] == [
-        *((method, "none") for method in ("unigram", "bigram", "explicit", "context-mixing")),
-        ("context-mixing", "document"),
-    ]
-    explicit = [row for row in found if row["method"] == "explicit"]
-    assert len(explicit) == 2 and "test_loss" in min(explicit, key=lambda row: row["dev_perplexity"])
-    report = (run_with_test() / "report.md").read_text()
-    assert "| test | test nats | ± |" in report and "| one.test |" in report
-    for row in measured:
-        saved = load_row(run_with_test(), row)
-        parts = [evaluate(saved.model, encode_documents(saved.tokenizer, lines)) for lines in (ONE, OTHER)]
-        positions = sum(part.positions for part in parts)
-        assert (row["test_positions"], row["test_documents"]) == (positions, len(ONE) + len(OTHER))
-        assert row["test_loss"] == pytest.approx(sum(part.nll for part in parts) / positions, rel=1e-6)
-        assert row["test_perplexity"] == pytest.approx(np.exp(row["test_loss"]))
-        own = where(read_events(run_with_test(), "test"), method=row["method"], history=row["history"])
-        assert [event["file"] for event in own] == ["one.test", "other.test"]
-        for event, part, lines in zip(own, parts, (ONE, OTHER), strict=True):
-            assert event["test_loss"] == pytest.approx(part.loss, rel=1e-6)
-            assert (event["test_positions"], event["test_documents"]) == (part.positions, len(lines))
-
-
-def test_a_finished_run_is_tested_later_and_an_interrupted_test_goes_on(tmp_path, monkeypatch, capsys):
-    out = tmp_path / "run"
-    assert run(out, *text_flags(), *TESTED) == 0 and not [row for row in rows(out) if "test_loss" in row]
+def test_a_finished_run_is_tested_later_the_best_on_dev_of_each_method_and_history_on_every_file_by_itself(
+    tmp_path, monkeypatch, capsys
+):
+    texts, out = (small_text(40, seed=2), [*small_text(30, seed=3), *DEV[-2:]]), tmp_path / "run"
+    files = [str(put(tmp_path / f"{n}.test", "\n".join(lines) + "\n")) for n, lines in enumerate(texts)]
+    flags = "--methods explicit context-mixing --features cat --history none document --samples 0".split()
+    assert run(out, *text_flags(), *SMALL, *flags) == 0 and not [row for row in rows(out) if "test_loss" in row]
     with monkeypatch.context() as patch:
         patch.setattr(job.evaluation, "document_losses", interrupted(job.evaluation.document_losses, 4))
-        assert run(out, "--resume", "--test", *files_of_test()) == 130
+        assert run(out, "--resume", "--test", *files) == 130
     assert sum("test_loss" in row for row in rows(out)) == 1
     assert run(out, "--resume") == 0
-    assert without_costs(out) == without_costs(run_with_test())
     monkeypatch.setattr(job.evaluation, "document_losses", None)  # nothing is measured a second time
     assert run(out, "--resume", "--samples", "0") == 0
-    assert run(out, "--resume", "--test", files_of_test()[0]) == 2  # another text
+    assert run(out, "--resume", "--test", files[0]) == 2  # another text
     assert "was started on another test text, sha256" in " ".join(capsys.readouterr().err.split())
+    found = rows(out)
+    measured = [row for row in found if "test_loss" in row]
+    expected = [(method, "none") for method in ("unigram", "bigram", "explicit", "context-mixing")]
+    assert [(row["method"], row["history"]) for row in measured] == [*expected, ("context-mixing", "document")]
+    explicit = [row for row in found if row["method"] == "explicit"]
+    assert len(explicit) == 2 and "test_loss" in min(explicit, key=lambda row: row["dev_perplexity"])
+    report = (out / "report.md").read_text()
+    assert "| test | test nats | ± |" in report and "| 0.test |" in report
+    for row in measured:
+        saved = load_row(out, row)
+        parts = [evaluate(saved.model, encode_documents(saved.tokenizer, lines)) for lines in texts]
+        positions = sum(part.positions for part in parts)
+        assert (row["test_positions"], row["test_documents"]) == (positions, 40 + 32)
+        assert row["test_loss"] == pytest.approx(sum(part.nll for part in parts) / positions, rel=1e-6)
+        assert row["test_perplexity"] == pytest.approx(np.exp(row["test_loss"]))
+        own = where(read_events(out, "test"), method=row["method"], history=row["history"])
+        for n, (event, part) in enumerate(zip(own, parts, strict=True)):
+            assert event["test_loss"] == pytest.approx(part.loss, rel=1e-6)
+            assert (event["file"], event["test_positions"]) == (f"{n}.test", part.positions)
 
 
 def test_the_last_tenth_is_tested_by_models_of_all_before_it(tmp_path):
@@ -248,10 +229,8 @@ FLAGS = "--radius 1 2 --train-sample 500 --scaling-sample 100 --samples 0"
 PERPLEXITIES = ("train_perplexity", "dev_perplexity")
 
 
-@functools.cache
 def text() -> Path:
-    (folder() / "lines.txt").write_text("\n".join(TRAIN))
-    return folder() / "lines.txt"
+    return put(folder() / "lines.txt", "\n".join(TRAIN))
 
 
 def shards() -> Path:
