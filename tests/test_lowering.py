@@ -1,8 +1,5 @@
-"""What is lowered for accelerators: no loop that starts a kernel for every row, and products of matrices in full precision.
-
-The functions are those in which jobs spend their time, with the shapes of a large job, and small ones on which closed forms,
-fits and identities depend: an accelerator would round their factors to TF32 or bfloat16. Plain jaxlib is all it takes.
-"""
+"""Programs for accelerators: no loop that starts a kernel for every row, in functions and shapes of large jobs, and products of
+matrices in full precision, which an accelerator would round to TF32 or bfloat16."""
 
 import functools
 from collections.abc import Callable
@@ -22,7 +19,7 @@ from icl.blur.baselines import network_loss, sgd_rules
 from icl.blur.design import Rules
 from icl.blur.learning import Examples
 from icl.blur.rules import random_genome
-from icl.blur.search import Family, MetaRecipe, MetaState, Source, Stage, mean_scores, meta_optimizer, meta_steps
+from icl.blur.search import Family, MetaRecipe, MetaState, Source, Stage, meta_optimizer, meta_steps
 from icl.tasks import Tasks
 from icl.training import Recipe, TrainingState, make_optimizer, training_steps
 from jexplicit import features
@@ -76,7 +73,6 @@ def _icl(mesh: Mesh) -> Lowered:
 _rules, _family, _genomes = Rules(states=4), Family((32,), 64), 8
 _source = Source(Examples(_shape(1000, 64), _shape(1000, 10)), _shape(64, 64))
 _population = jax.eval_shape(lambda: jax.vmap(lambda key: random_genome(key, 4))(jax.random.split(jax.random.key(0), _genomes)))
-_scores = functools.partial(mean_scores, rules=_rules, family=_family, unroll=10, learners=8, query_size=200)
 
 
 def _meta(mesh: Mesh) -> Lowered:
@@ -104,7 +100,6 @@ HOT_FUNCTIONS: dict[str, tuple[Callable[[Mesh], Lowered], int]] = {
     "iterative scaling": (lambda mesh: (sweeps.scaling_sweep, (_shape(784, 10), _scaling)), 0),
     "curvature bound": (lambda mesh: (sweeps.curvature_sweep, ((_shape(1024, 10), _shape(10)), _streamed)), 1),
     "ICL step, 5 layers": (_icl, 2),
-    "BLUR scores": (lambda mesh: (jax.jit(_scores), (_population, _key, _source)), 1),
     "BLUR meta-step": (_meta, 3),
 }
 

@@ -37,9 +37,6 @@ def test_contexts_equal_the_loop_over_documents_on_the_host_and_on_devices():
         for host, device in zip(module.context_columns(x, K), module.context_columns(jax.device_put(x), K), strict=True):
             assert host.dtype == device.dtype == dtype
             np.testing.assert_array_equal(host, np.asarray(device))
-    X, Y = contexts(np.array([0, 5, 6, 7, 0, 8, 0], np.uint8), 3, eos=True)
-    assert Y.tolist() == [5, 6, 7, 0, 8, 0]
-    assert X.tolist() == [[0, 0, 0], [5, 0, 0], [6, 5, 0], [7, 6, 5], [0, 0, 0], [8, 0, 0]]  # by hand
 
 
 def test_the_largest_id_of_a_type_does_not_wrap():

@@ -58,8 +58,7 @@ def test_the_rows_less_the_log_partition_function_are_log_p(kind, tmp_path):
                 assert sum(rows) - of_one["log_Z"] == pytest.approx(own, abs=1e-9)  # both have six digits
         known = np.array([-np.inf if own is None else own for own in of_one["log_p"]])
         assert known[of_one["observed"]] == pytest.approx(log_p, abs=rounding)
-        likeliest = np.delete(known, of_one["observed"])
-        assert np.all(likeliest[1:] <= likeliest[:-1] + rounding) and np.exp(known).sum() <= 1 + rounding
+        assert np.exp(known).sum() <= 1 + rounding
         least, most = (1 + (known > log_p + sign * rounding).sum() for sign in (1, -1))  # likely texts have tokens that tie
         assert of_one["rank"] > 10 or least <= of_one["rank"] <= most
         found.append(of_one["tokens"][of_one["observed"]])

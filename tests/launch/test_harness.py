@@ -89,14 +89,6 @@ def test_options_of_generation_are_those_of_lm_eval_and_samples_are_different_dr
     refused("at least one token", say, max_gen_toks=0)
 
 
-def test_what_is_to_be_installed_is_said_in_one_line(monkeypatch, capsys):
-    pytest.importorskip("lm_eval")
-    monkeypatch.setattr(sys, "argv", [""])
-    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were missing
-    assert harness.main(["run", "--tasks", "blimp"]) == 2
-    assert "error: torch is missing: pip install torch, or choose --model jexplicit" in capsys.readouterr().err
-
-
 def test_the_command_reports_our_own_numbers(models, tmp_path, monkeypatch):
     unsorted = [s for s in SENTENCES[:12] if s.split() != sorted(s.split())]
     pairs = [{"sentence_good": s, "sentence_bad": " ".join(sorted(s.split()))} for s in unsorted]

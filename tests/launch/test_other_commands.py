@@ -33,19 +33,16 @@ def test_files_are_the_same_different_or_missing(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(data, "SETS", f"2 8 {sha256} *.txt")
     monkeypatch.setenv("JEXPLICIT_DATA_DIR", str(tmp_path))
 
-    def answer(*flags: str, status: int) -> str:
-        assert data.main([*flags]) == status
-        return "".join(capsys.readouterr())
-
-    assert "the same" in answer(status=0)
-    (tmp_path / "a.txt").write_text("One\n")
-    assert "*.txt are not the files of the results" in answer(status=2)
-    (tmp_path / "a.txt").unlink()
-    assert "1 of 2 files" in answer("--folder", str(tmp_path), status=2)
-    (tmp_path / "b.txt").unlink()
-    assert "missing" in answer(status=0) and "is no folder" in answer("--folder", str(tmp_path / "none"), status=2)
-    monkeypatch.delenv("JEXPLICIT_DATA_DIR")
-    assert "give --folder DIR" in answer(status=2)
+    for change, flags, status, said in (
+        (lambda: None, [], 0, "the same"),
+        (lambda: (tmp_path / "a.txt").write_text("One\n"), [], 2, "*.txt are not the files of the results"),
+        ((tmp_path / "a.txt").unlink, [], 2, "1 of 2 files"),
+        ((tmp_path / "b.txt").unlink, ["--folder", str(tmp_path)], 0, "missing"),
+        (lambda: monkeypatch.delenv("JEXPLICIT_DATA_DIR"), [], 2, "give --folder DIR"),
+        (lambda: None, ["--folder", str(tmp_path / "none")], 2, "is no folder"),
+    ):
+        change()
+        assert data.main(flags) == status and said in "".join(capsys.readouterr())
 
 
 def drawn(seed: int, texts: int) -> tuple[list[str], np.ndarray]:
