@@ -60,22 +60,20 @@ SQUARES = Experiment(
 
 
 def test_a_run_has_rows_report_figure_and_table_and_a_continuation_measures_what_is_new(tmp_path, capsys):
-    assert SQUARES.main(["--out", str(tmp_path), "--numbers", "3", "1"]) == 0
+    out = ["--out", str(tmp_path)]
+    assert SQUARES.main([*out, "--numbers", "3", "1"]) == 0 and "9" in capsys.readouterr().out
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert [(row["n"], row["square"], row["sign"]) for row in rows] == [(1, 1, "+"), (1, 1, "-"), (3, 9, "+"), (3, 9, "-")]
     report, table = (tmp_path / "report.md").read_text(), "| n | square |\n|---|---|\n| 1 | 1 |\n| 3 | 9 |\n\nAll "
     assert report.startswith(f"# Squares\n\nSquares of numbers.\n\n{table}")
     assert "![squares](figures/squares.png)" in report and "Nothing" not in report
     assert (tmp_path / "figures" / "squares.png").read_bytes().startswith(b"\x89PNG")
-    assert "9" in capsys.readouterr().out
-    assert json.loads((tmp_path / "config.json").read_text())["launcher"] == "squares"
-    assert SQUARES.main(["--out", str(tmp_path), "--numbers", "1", "2"]) == 2 and "--resume" in capsys.readouterr().err
-    assert SQUARES.main(["--out", str(tmp_path), "--numbers", "1", "2", "--resume", "--json"]) == 0
+    assert SQUARES.main([*out, "--numbers", "1", "2"]) == 2 and "--resume" in capsys.readouterr().err
+    assert SQUARES.main([*out, "--numbers", "1", "2", "--resume", "--json"]) == 0
     assert [row["n"] for row in json.loads(capsys.readouterr().out)["rows"]] == [1, 1, 3, 3, 2, 2]
     report = (tmp_path / "report.md").read_text()
-    assert SQUARES.main(["--out", str(tmp_path), "--resume"]) == 0  # the flags are those of the run
+    assert SQUARES.main([*out, "--resume"]) == 0 and (tmp_path / "report.md").read_text() == report  # the flags of the run
     assert [event["n"] for event in read_events(tmp_path, "squared")] == [1, 3, 2]
-    assert (tmp_path / "report.md").read_text() == report
 
 
 def test_what_is_refused_writes_nothing_and_the_rows_before_a_divergence_have_their_report(tmp_path, capsys):
@@ -90,11 +88,11 @@ def opened(path, *, resume: bool = False, extend: tuple[str, ...] = (), experime
     return RunFolder(path, Config(str(path), **changed), resume=resume, extend=extend, experiment=experiment)
 
 
-def test_rows_are_written_as_they_come_and_found_again(tmp_path, monkeypatch):
+def test_rows_are_written_as_they_come_and_found_again_and_the_command_has_the_flags_of_continuations(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.argv", "jexplicit lm some --steps 3".split())
     path, row = tmp_path / "runs" / "demo", {"name": "a", "shape": (2, 3), "rates": [1.0]}
     run = opened("~/runs/demo")
-    assert run.rows() == []
     run.add_rows([row])
     row["rates"].append(2.0)  # a caller cannot change the rows
     run.rows().clear()
@@ -105,15 +103,10 @@ def test_rows_are_written_as_they_come_and_found_again(tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # rows that come together are there all or none
         patch.setattr(os, "replace", Mock(side_effect=KeyboardInterrupt))
         run.add_rows([{"name": "d"}, {"name": "e"}])
+    monkeypatch.setattr("sys.argv", "jexplicit lm some --resume --numbers 1".split())
     rows = [{"name": "a", "shape": [2, 3], "rates": [1.0]}, {"name": "b"}, {"name": "c"}]  # as JSON has them
     assert rows == read_rows(path) == read_rows("~/runs/demo") == opened(path, resume=True).rows()
-
-
-def test_the_command_of_a_run_has_the_flags_of_its_continuations(tmp_path, monkeypatch):
-    for words in (["some", "--steps", "3"], ["some", "--resume", "--numbers", "1"]):
-        monkeypatch.setattr("sys.argv", ["jexplicit lm", *words])
-        opened(tmp_path, resume="--resume" in words).add_rows([{}])
-    command = json.loads((tmp_path / "environment.json").read_text())["command"]
+    command = json.loads((path / "environment.json").read_text())["command"]
     assert command == "jexplicit lm some --steps 3 --resume --numbers 1".split()
 
 

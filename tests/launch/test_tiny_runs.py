@@ -120,10 +120,9 @@ def test_json_is_one_object_on_standard_output_and_quiet_is_quiet(tmp_path, capf
     said, lm = {}, made(line("lm"))
     places = {"lm": lm, "digits": made(line("digits")), "dev": folder() / "dev.txt.gz", "out": tmp_path}
     for words in COMMANDS.strip().splitlines():
-        command, *flags = words.split()
+        command, *flags = words.format(**places).split()
         capfd.readouterr()
-        given = [flag.format(**places) for flag in flags]
-        assert importlib.import_module(cli.COMMANDS[command].module).main([*given, "--json", "--quiet"]) == 0, command
+        assert importlib.import_module(cli.COMMANDS[command].module).main([*flags, "--json", "--quiet"]) == 0, command
         printed = capfd.readouterr()
         said[command] = json.loads(printed.out)
         assert isinstance(said[command], dict) and not printed.err, command
