@@ -7,6 +7,7 @@ import re
 import nbformat
 import numpy as np
 import pytest
+from files import put
 from PIL import Image
 from refusals import refused
 
@@ -28,20 +29,6 @@ ROWS = [
     {"method": "explicit", "corpus": "docs", "radius": K, "dev_perplexity": found, "curve": [0.5] * 100}
     for K, found in ((1, 123.456789), (2, 99.0))
 ]
-
-
-@pytest.fixture
-def run(tmp_path):
-    """The folder of a finished run."""
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    config = dataclasses.replace(PRESETS["tiny"].config, out=str(folder), train=("a/*.txt",), corpus="text", eos=True)
-    events = [{"time": 86_400.0, "event": "step", "step": "ngram"}, {"time": 2 * 86_400.0, "event": "row"}]
-    (folder / "config.json").write_text(json.dumps({"launcher": "lm", **dataclasses.asdict(config)}))
-    (folder / "environment.json").write_text(json.dumps(ENVIRONMENT))
-    (folder / "results.json").write_text(json.dumps({"rows": ROWS}))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    return folder
 
 
 def test_pages_have_the_numbers_of_their_results():
@@ -69,7 +56,14 @@ def test_a_number_is_once_in_its_page_and_a_table_is_closed():
         refused(said, tables.with_numbers, page, piece, ["3.0"])
 
 
-def test_what_is_kept_of_a_run(run, tmp_path):
+def test_what_is_kept_of_a_run(tmp_path):
+    run = tmp_path / "tiny"
+    config = dataclasses.replace(PRESETS["tiny"].config, out=str(run), train=("a/*.txt",), corpus="text", eos=True)
+    events = [{"time": 86_400.0, "event": "step", "step": "ngram"}, {"time": 2 * 86_400.0, "event": "row"}]
+    put(run / "config.json", json.dumps({"launcher": "lm", **dataclasses.asdict(config)}))
+    put(run / "environment.json", json.dumps(ENVIRONMENT))
+    put(run / "results.json", json.dumps({"rows": ROWS}))
+    put(run / "metrics.jsonl", "".join(json.dumps(event) + "\n" for event in events))
     path = keep("made", [run], ["step"], folder=tmp_path)
     assert path.read_bytes() == keep("again", [run], ["step"], folder=tmp_path).read_bytes()
     (kept,) = read_results("made", folder=tmp_path)

@@ -24,8 +24,6 @@ from launch.networks.training import centred_data
 
 pytestmark = pytest.mark.slow
 
-MLP = "--limit 400 --tokenizer char --context 2 --embedding 2 --hidden 4 --epochs 3 --epoch-examples 600 --batch-size 256"
-MLP += " --direct embedding --samples 1"
 SEQUENCES = "--tokenizer char --window 32 --width 8 --layers 1 --steps 6 --warmup 2 --evaluations 3 --batch-size 4"
 TRANSFORMER = f"{SEQUENCES} --heads 2 --accumulate 2 --dropout 0.1 --samples 1 --eos"
 
@@ -44,15 +42,6 @@ def line(name: str, flags: str) -> str:
 
 def pictures(out) -> set[str]:
     return {path.stem for path in (out / "figures").glob("*.png")}
-
-
-def test_a_network_of_some_context_tokens():
-    out = made(line("mlp-lm", MLP))
-    (network,) = rows(out)
-    assert network["name"] == "mlp" and 0 <= network["test_accuracy"] <= 1 and len(network["corpus_sha256"]) == 64
-    assert network["dev_perplexity"] == pytest.approx(np.exp(network["dev_loss"])) and network["steps"] == 3 * 3
-    assert network["vocab_size"] == 5  # three letters, an end and <unk>
-    assert (out / "samples.json").exists() and pictures(out) == {"curves"} and read_events(out, "epoch")
 
 
 def test_a_transformer_has_its_costs_and_serves_as_a_language_model():
