@@ -5,7 +5,6 @@ import zipfile
 from typing import Any
 
 import numpy as np
-import pytest
 import reference
 from files import idx_bytes
 from PIL import Image
@@ -70,14 +69,6 @@ def test_idx_files_come_back_as_they_were_written_and_the_hash_covers_every_pixe
             changed = expected.copy()
             changed[-1] ^= 1
             assert data._replace(**{part: changed}).sha256 != data.sha256
-
-
-def test_mnist_is_mnist(data_dir):
-    data = read_images("mnist", f"{data_dir}/mnist")
-    assert data.train_images.shape == (60_000, 28, 28) and data.test_images.shape == (10_000, 28, 28)
-    assert np.bincount(data.train_labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
-    # the mean L1 norm with the paper's preprocessing, measured elsewhere as 105.10; half a unit of the last digit
-    assert pixel_features(data.train_images, 256, np.float64).sum(axis=1).mean() == pytest.approx(105.10, abs=0.005)
 
 
 def test_the_embedded_digits_are_scikit_learns_cut_in_two_and_pixel_features_the_papers():

@@ -128,14 +128,9 @@ def places(tmp_path_factory):
     return found
 
 
-@pytest.fixture
-def of_users(places, monkeypatch):
-    """Wide lines, and no data."""
+def test_bad_input_is_refused_in_one_line_with_the_remedy_before_anything_is_compiled(places, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("COLUMNS", "1000")
     monkeypatch.delenv("JEXPLICIT_DATA_DIR", raising=False)
-
-
-def test_bad_input_is_refused_in_one_line_with_the_remedy_before_anything_is_compiled(places, of_users, tmp_path, capfd):
     jax.random.key(0)  # which compiles
     folders = (tmp_path / str(number) for number in itertools.count())
 

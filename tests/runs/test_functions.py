@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -129,11 +130,6 @@ def spread(args: Any) -> Any:
     return jax.tree.map(lambda leaf: place(np.asarray(leaf)) if np.ndim(leaf) else leaf, args)
 
 
-def assert_close(one: Any, other: Any) -> None:
-    for mine, same in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_allclose(mine, same, rtol=1e-9, atol=1e-11)
-
-
 def programs_of(f: Any, args: Any) -> list[str]:
     """What a call under jit is made of: functions compiled by themselves, and single operations."""
     equations = jax.make_jaxpr(f)(*on_device(args)).jaxpr.eqns
@@ -175,7 +171,8 @@ def transformed(f: Any, args: Any, differentiable: bool) -> Any:
 def test_a_call_is_one_program_in_full_precision_with_the_same_values_under_jit_vmap_and_grad_and_on_8_devices():
     def check(name: str, own: Case) -> None:
         f, args = own
-        assert_close(jax.jit(f)(*spread(args)), transformed(f, args, name != "jexplicit.lm.kneser_ney"))
+        expected = transformed(f, args, name != "jexplicit.lm.kneser_ney")
+        chex.assert_trees_all_close(jax.jit(f)(*spread(args)), expected, rtol=1e-9, atol=1e-11)
         assert (len(found := programs_of(f, args)) == 1) == (name not in LOOPS), found
         assert not [line for line in products(f, *on_device(args)) if "HIGHEST" not in line]
 
