@@ -307,14 +307,11 @@ def test_a_text_corpus_is_read_again_by_every_loop_and_its_hash_is_of_documents_
     assert len({Corpus("x", train, dev).sha256 for train, dev in cuts}) == len(cuts)
 
 
-SOURCE = (
-    "'m'\nif x:\n def a(): 'a'\nelse:\n class b:\n  'b'\n  async def c(): 'c'\ntry:\n def d(): 'd'\nexcept E:\n def e(): 'e'\n"
-    "else:\n def f(): 'f'\nfinally:\n def g(): 'g'\nmatch x:\n case 1:\n  def h(): 'h'\nwith x:\n for y in x:\n  def i(): 'i'\n"
-)
-
-
 def test_docstrings_are_those_of_blocks_of_every_kind_in_their_order(tmp_path):
-    assert module._file_docstrings(put(tmp_path / "module.py", SOURCE)) == list("mabcdefghi")
+    source = "'m'\nif x:\n def a(): 'a'\nelse:\n class b:\n  'b'\n  async def c(): 'c'\ntry:\n def d(): 'd'\nexcept E:\n"
+    source += " def e(): 'e'\nelse:\n def f(): 'f'\nfinally:\n def g(): 'g'\nmatch x:\n case 1:\n  def h(): 'h'\n"
+    source += "with x:\n for y in x:\n  def i(): 'i'\n"
+    assert module._file_docstrings(put(tmp_path / "module.py", source)) == list("mabcdefghi")
     latin = put(tmp_path / "latin.py", b'# -*- coding: latin-1 -*-\nif 1:\n    def f():\n        "caf\xe9"\n')
     assert module._file_docstrings(latin) == ["café"]
 

@@ -8,6 +8,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import sentencepiece
+from files import flipped
+from refusals import refused
 from tables import refuse
 
 from jexplicit.data.tokenizers import KINDS, UNK_ID, Tokenizer, encode_documents, make_tokenizer, train_tokenizer
@@ -44,13 +46,13 @@ def test_known_characters_come_back(kind):
     tokenizer = train_tokenizer(PROSE, kind=kind, vocab_size=None)
     spaced = [" ", "  ", "\t", "\n", "\n\n", "\r", " \n ", *sorted(set("".join(PROSE)))]
     assert tokenizer.unknown_symbols("".join(PROSE)) == []
+    text = "a\ufdd0b \ufdd1 \ufdd4\ufdd2 c \ufdd4 \N{LOWER ONE EIGHTH BLOCK}\0\r"  # noncharacters
+    known = train_tokenizer([text] * 3, kind=kind)
+    assert known.decode(known.encode(text)) == text
     for text in [*PROSE, "", " ", "  ", "\n", " \n", "\n ", "▁", " ▁", *scrambles(spaced)]:
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text and ids.dtype == np.int32 and ids.ndim == 1
         assert not np.isin(ids, [tokenizer.pad_id, tokenizer.unk_id]).any()
-    text = "a\ufdd0b \ufdd1 \ufdd4\ufdd2 c \ufdd4 \N{LOWER ONE EIGHTH BLOCK}\0\r"  # noncharacters
-    known = train_tokenizer([text] * 3, kind=kind)
-    assert known.decode(known.encode(text)) == text
 
 
 def test_known_words_come_back_and_white_space_around_them_makes_no_token():
@@ -90,25 +92,22 @@ def test_training_is_deterministic_and_saved_whole_and_damage_is_named(of_prose,
     assert loaded == of_prose
     assert loaded.pieces() == of_prose.pieces() == [of_prose.piece(i) for i in range(of_prose.vocab_size)]
     assert (of_prose.pad_id, of_prose.unk_id, of_prose.pieces()[:2]) == (0, 1, ["<pad>", "<unk>"])
-    for damaged in (b"", whole[:-1], b"x" + whole, whole[:50] + bytes([whole[50] ^ 1]) + whole[51:]):
+    for damaged in (b"", whole[:-1], b"x" + whole, flipped(whole, 50)):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"t.model( is not a tokenizer file, or is damaged|: no SentencePiece)"):
-            Tokenizer.load(path)
+        refused(r"t.model( is not a tokenizer file, or is damaged|: no SentencePiece)", Tokenizer.load, path)
 
 
 def test_unknown_text_is_unk_and_pads_are_skipped():
     for kind, text, symbols, unknown_ids in [
         ("bpe", "cab zoo 日\ud800", ["z", "o", "日", "\ud800"], 5),  # each unknown character is one <unk>
-        ("char", "cabzzo\n", ["z", "o", "\n"], 4),
         ("word", "cab zoo zzz zoo\n", ["zoo", "zzz", "\n"], 4),  # each unknown word is one <unk>
-        ("word", "cab  abc ", [], 0),
     ]:
         tokenizer = train_tokenizer(["cab abc"] * 3, kind=kind)
         assert tokenizer.unknown_symbols(text) == symbols
-        assert (tokenizer.encode(text) == tokenizer.unk_id).sum() == unknown_ids
-        assert ("⁇" in tokenizer.decode(tokenizer.encode(text))) == bool(symbols)
-    tokenizer = train_tokenizer(["to be or not"], kind="word")
-    assert tokenizer.decode(encode_documents(tokenizer, ["to be", "or"])) == "to be or" and tokenizer.decode([]) == ""
+        assert (tokenizer.encode(text) == tokenizer.unk_id).sum() == unknown_ids and "⁇" in tokenizer.decode(
+            tokenizer.encode(text)
+        )
+    assert tokenizer.decode(encode_documents(tokenizer, ["abc cab", "abc"])) == "abc cab abc" and tokenizer.decode([]) == ""
 
 
 @pytest.mark.parametrize("kind", KINDS)
