@@ -61,9 +61,7 @@ def test_a_mesh_has_the_devices_asked_for_on_one_axis_and_functions_take_all_acc
 
 
 def test_a_command_gets_virtual_devices_on_a_cpu_with_threads_to_spare_unless_the_user_says_otherwise():
-    program = (
-        "import os; from jexplicit.runs.devices import use_devices; print(module.use_devices(2).size, os.environ['NPROC'])"
-    )
+    program = "import os; from jexplicit.runs.devices import use_devices; print(use_devices(2).size, os.environ['NPROC'])"
     given: list[dict[str, str]] = [{}, {"NPROC": "3"}]
     answers = ended([python("-c", program, **ON_CPUS, **variables) for variables in given])
     assert [answer.strip() for answer in answers] == ["2 8", "2 3"]
