@@ -38,7 +38,6 @@ lm {TRAIN} --methods ngram --radius 7 --features cat | --radius 7 with --methods
 lm {TRAIN} --methods cold --tables sparse | --methods cold with sparse tables
 lm --train {{two}} | give more text
 lm {TRAIN} --process-id 1 | --process-id 1 without --coordinator
-lm {TRAIN} --coordinator localhost:1234 --num-processes 2 --process-id 2 | --process-id 2 of 2 processes
 lm --train missing.txt {SECOND} --methods explicit cold | --methods cold with --coordinator: use --methods unigram bigram
 lm --split end | it splits the files of --train
 lm --preset nothing | choose one of tiny, demo
@@ -53,8 +52,6 @@ score --run {{run}} --text {{text}} --max-perplexity 3 --kept {{text}} | is read
 runs {{tmp}} | no run in
 lm --methods bigram --epochs 3 --out {{tmp}}/x | do not use it; methods that do: cold, warm
 score --run {{run}} --text - - | --text - -: standard input can be read only once
-score --run {{run}} --text {{pairs}} | name the one that holds the text
-score --run {{run}} --text {{text}} --field body | is plain text, which has no field 'body'
 explain --run {{run}} --text '  ' | give at least one word to explain
 explain --run {{run}} --text 'the cat' --html {{tmp}}/x.png | give a name that ends in .html
 judge --run {{run}} --pairs {{pairs}} --out {{run}} | choose another --out
@@ -62,7 +59,6 @@ compare --run {{run}} --text {{pairs}} | name the one that holds the text, --fie
 combine --run {{run}} --other {{run}} --dev {{text}} --test {{two}} | give a run with models of context mixing
 classify --run {{run}} --images x.png | this command reads runs of
 classify-text --train {{reviews}} --field text --label y --text ' ' | --text ' ': give at least one word to classify
-classify-text --train {{reviews}} --field body --label y | line 2 has no field 'body': it has 'text', 'y', 'one'
 classify-text --train {{reviews}} --field text --label one | --label one: --train has 1 labels; give texts of two labels or more
 classify-text --train {{reviews}} --field text --label y | fewer than 10 texts of every label: give more, or name --test
 classify-text --train {{blank}} --field text --label y | blank.csv, line 3: text or y is empty; fill it
