@@ -51,8 +51,9 @@ def test_a_genome_is_meta_trained_beside_descent_which_is_a_genome_too():
     assert {event["step"] for event in read_events(out, "meta")} == {2, 4}
     assert "| test accuracy in % | n = 1 | n = 2 | n = 5 | n = 10 | n = 20 |" in report
     same = where(read_rows(out), experiment="descent as a genome")
-    assert [row["precision"] for row in same] == ["float32", "float64"]
-    assert all(row["max_difference"] < 1e-6 and row["moved"] > 1e-3 for row in same)
+    most = {"float32": 1e-6, "float64": 1e-12}  # over twenty steps, some thousand roundings
+    assert [row["precision"] for row in same] == list(most)
+    assert all(row["max_difference"] < most[row["precision"]] and row["moved"] > 1e-3 for row in same)
 
 
 def test_a_known_genome_is_measured_in_other_networks_and_on_other_classes_and_on_tasks_beside_adam():
