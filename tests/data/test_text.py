@@ -226,29 +226,25 @@ FILES: list[tuple[str, bytes, str | None, str]] = [  # a file's name, its bytes,
 ]
 
 
-def test_files_that_are_refused(tmp_path):
+def test_files_and_calls_that_are_refused(tmp_path):
     def calls():
         for number, (name, data, field, message) in enumerate(FILES):
             path = put(tmp_path / str(number) / name, data)
             for read in (read_documents,) if name.startswith("late") else (read_documents, text_corpus):
                 yield message, partial(read, path, field=field)
 
-    refuse(calls())
-    assert read_documents(put(tmp_path / "a.html", "<html>\n")) == ["<html>"]  # the name says that it is text
-    path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt")
-    with open(path, "wb") as file:
-        file.write(TEXT)
-    refused("is not UTF-8: rename the file", read_documents, path)
-
-
-def test_calls_that_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
+    latin = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt")
+    with open(latin, "wb") as file:
+        file.write(TEXT)
     refuse(
         [
-            ("no such file: '.*gone.txt': check the path", lambda: read_documents(tmp_path / "gone.txt")),
-            (r"no file matches '.*\*.txt': check the folder and the pattern", lambda: read_documents(f"{tmp_path}/*.txt")),
-            ("no file in folder '.*': name a folder", lambda: read_documents(tmp_path / "empty")),
-            ("no text file given: name one or more", lambda: read_documents([])),
+            *calls(),
+            ("is not UTF-8: rename the file", partial(read_documents, latin)),
+            ("no such file: '.*gone.txt': check the path", partial(read_documents, tmp_path / "gone.txt")),
+            (r"no file matches '.*\*.md': check the folder and the pattern", partial(read_documents, f"{tmp_path}/*.md")),
+            ("no file in folder '.*': name a folder", partial(read_documents, tmp_path / "empty")),
+            ("no text file given: name one or more", partial(read_documents, [])),
             ("documents 'word': choose one of line", lambda: module.check_reading([__file__], field=None, documents="word")),
             (r"1 document\(s\) cannot be .* 2 or more documents", lambda: split_documents(["one"])),
             ("every=1, block=10", lambda: split_documents(["one"] * 2, every=1)),
@@ -256,6 +252,7 @@ def test_calls_that_are_refused(tmp_path):
             ("a sample of 0 documents", lambda: module.sample_documents(["a"], 0)),
         ]
     )
+    assert read_documents(put(tmp_path / "a.html", "<html>\n")) == ["<html>"]  # the name says that it is text
 
 
 # Corpora, and how they are split and drawn
