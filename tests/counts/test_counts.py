@@ -19,7 +19,6 @@ from jexplicit.runs.devices import data_mesh
 N, K = 7, 3  # N is divided by none of the numbers of devices but 1, and less than the largest
 DOCUMENTS = [[token for token in document if token != 5] or [1] for document in random_documents(2, 50, N, 9)]  # 5: never seen
 STREAM = stream_of(DOCUMENTS)
-EXPECTED = cooccurrences(DOCUMENTS, K, N)
 
 
 def assert_same(found, expected):
@@ -88,10 +87,7 @@ def test_every_way_of_counting_is_the_double_loop(way, monkeypatch, tmp_path):
         assert {C.dtype for C in found} == {np.dtype(np.int32)}
 
 
-def test_counts_by_hand_and_progress_and_one_compilation_of_a_step(monkeypatch):
-    nearest, second = count(np.array([0, 1, 2, 1, 0], np.uint8), radius=2, vocab_size=3)
-    assert nearest.tolist() == [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
-    assert second.tolist() == [[0, 1, 1], [0, 1, 0], [1, 0, 0]]
+def test_progress_and_one_compilation_of_a_step(monkeypatch):
     M, reports = len(STREAM) - 1, []
     count(STREAM, radius=1, vocab_size=N, chunk=32, mesh=data_mesh(1), progress=lambda *now: reports.append(now))
     assert reports == [(min(done, M), M) for done in range(32, M + 32, 32)]
@@ -116,7 +112,7 @@ def test_tables_are_flushed_before_a_cell_can_overflow_and_counts_stay_exact(dev
     bound, flushed, fetch = 64, [], module._on_host
     monkeypatch.setattr(module, "INT32_CELLS", bound)  # instead of 2^31
     monkeypatch.setattr(module, "_on_host", lambda *given: flushed.append(fetch(*given)) or flushed[-1])
-    assert_same(count(STREAM, radius=K, vocab_size=N, mesh=data_mesh(devices), chunk=3), EXPECTED)
+    assert_same(count(STREAM, radius=K, vocab_size=N, mesh=data_mesh(devices), chunk=3), cooccurrences(DOCUMENTS, K, N))
     assert len(flushed) > len(STREAM) // bound
     assert max(C.sum() for tables in flushed for C in tables) < bound  # so no cell, and no sum of cells, came near it
     ones = np.array([0, *[1] * 100, 0], np.uint8)
