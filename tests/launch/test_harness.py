@@ -94,7 +94,7 @@ def test_the_command_reports_our_own_numbers(models, tmp_path, monkeypatch):
     path = tmp_path / "pairs.jsonl"
     path.write_text("\n".join(json.dumps({"sentence_good": s, "sentence_bad": " ".join(sorted(s.split()))}) for s in unsorted))
     task = {
-        "task": "local_pairs",
+        "task": "own_pairs",
         "output_type": "multiple_choice",
         "test_split": "test",
         "doc_to_text": "",
@@ -107,10 +107,10 @@ def test_the_command_reports_our_own_numbers(models, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setattr(sys, "argv", ["lm_eval"])
     flags = f"--model jexplicit --model_args run={models['folder']}/past.safetensors,history=all"
-    flags += f" --tasks local_pairs --include_path {tmp_path} --output_path {tmp_path}/out"
+    flags += f" --tasks own_pairs --include_path {tmp_path} --output_path {tmp_path}/out"
     assert harness.main(["run", *flags.split()]) == 0
     (written,) = (tmp_path / "out").rglob("results_*.json")
     without_ends = models["past"].saved.model._replace(eos=False)  # lm_eval scores no end of a sentence
     found = judgement(preferences(without_ends, models["past"].saved.tokenizer, read_pairs(path)))
     results = json.loads(written.read_text())["results"]
-    assert found.ties == 0 and results["local_pairs"]["acc,none"] == pytest.approx(found.accuracy)
+    assert found.ties == 0 and results["own_pairs"]["acc,none"] == pytest.approx(found.accuracy)
