@@ -207,22 +207,24 @@ from jexplicit.data.streams import read_shards
 from jexplicit.runs.devices import check_equal_across_processes, data_mesh, gather_over_processes, is_first, join
 from jexplicit.runs.devices import part_of_process, request_devices
 request_devices(2)
-join(sys.argv[1], 2, int(sys.argv[2]))
-stream = read_shards(sys.argv[3])
+join("auto", None, None)
+stream = read_shards(sys.argv[1])
 check_equal_across_processes("shards", stream.sha256)
 counts = count(stream, radius=2, vocab_size=stream.vocab_size, mesh=data_mesh(2), chunk=50)
 first, last = part_of_process(0, 7)
 numbers = gather_over_processes(stream[first:last])
 if is_first():
-    np.savez(sys.argv[4], C_1=counts[0], C_2=counts[1], numbers=numbers)
+    np.savez(sys.argv[2], C_1=counts[0], C_2=counts[1], numbers=numbers)
 """
 
 
-def test_two_processes_count_and_gather_what_one_does(tmp_path):
+def test_two_processes_that_slurm_starts_count_and_gather_what_one_does(tmp_path):
     documents = random_documents(seed=7, number=3000, vocab_size=N, longest=9)
     shards_of(tmp_path / "shards", documents, vocab_size=N, shard_tokens=2000)
-    port, places = free_port(), [str(tmp_path / name) for name in ("shards", "out.npz")]
-    ended([python("-c", COUNTING, f"localhost:{port}", n, *places, **ON_CPUS) for n in "01"])
+    node = {"JOB_ID": "1", "STEP_NODELIST": "localhost", "NTASKS": "2", "NODEID": "0", "STEP_TASKS_PER_NODE": "2"}
+    given, port = {f"SLURM_{name}": value for name, value in node.items()} | ON_CPUS, str(free_port())
+    line = ["-c", COUNTING, str(tmp_path / "shards"), str(tmp_path / "out.npz")]
+    ended([python(*line, **given, SLURM_PROCID=n, SLURM_LOCALID=n, JAX_COORDINATOR_PORT=port) for n in "01"])
     found, stream = np.load(tmp_path / "out.npz"), stream_of(documents)
     for k, C in enumerate(count(stream, radius=2, vocab_size=N), 1):
         assert found[f"C_{k}"].dtype == C.dtype
@@ -262,15 +264,6 @@ def test_a_process_that_cannot_join_says_why_and_one_whose_coordinator_never_ans
     message = " ".join(process.communicate(timeout=240)[1].split())
     assert process.returncode == 2
     assert "error: process 1 of 2: not all processes have joined at localhost:" in message and "within 2 s" in message
-
-
-def test_processes_that_slurm_starts_join_by_themselves():
-    program = "from jexplicit.runs.devices import barrier, join; import jax; join('auto', None, None); barrier('end'); print("
-    program += "jax.process_index(), jax.process_count())"
-    node = {"JOB_ID": "1", "STEP_NODELIST": "localhost", "NTASKS": "2", "NODEID": "0", "STEP_TASKS_PER_NODE": "2"}
-    given, port = {f"SLURM_{name}": value for name, value in node.items()} | ON_CPUS, str(free_port())
-    started = [python("-c", program, **given, SLURM_PROCID=n, SLURM_LOCALID=n, JAX_COORDINATOR_PORT=port) for n in "01"]
-    assert [answer.split() for answer in ended(started)] == [["0", "2"], ["1", "2"]]
 
 
 LOCKING = """
