@@ -77,9 +77,8 @@ def test_zeros_on_a_log_axis_are_drawn(tmp_path, drawn):
 def test_curves_and_lists_over_seeds_are_drawn_in_panels_with_one_legend(tmp_path, drawn):
     curve = {"x": [1, 2, 4], "y": [[K, K + 2] for K in (1, 2, 4)]}
     rows = [{"of": name, "panel": panel, **curve} for panel in "pqrs" for name in "ab"]
-    Lines("loss", "x", "y", "of", "panel", axes={"xscale": "log"}, by_panel={"q": {"ylabel": "nats"}})(
-        Results(tmp_path, {}, rows)
-    )
+    lines = Lines("loss", "x", "y", "of", "panel", axes={"xscale": "log"}, by_panel={"q": {"ylabel": "nats"}})
+    lines(Results(tmp_path, {}, rows))
     (fig,) = drawn
     assert [(ax.get_title(), ax.get_ylabel()) for ax in fig.axes[:2]] == [("p", "y"), ("q", "nats")] and len(fig.axes) == 4
     np.testing.assert_array_equal(fig.axes[1].get_lines()[0].get_ydata(), [2, 3, 5])
