@@ -90,7 +90,7 @@ def opened(path, *, resume: bool = False, extend: tuple[str, ...] = (), experime
 
 def test_rows_are_written_as_they_come_and_found_again_and_the_command_has_the_flags_of_continuations(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("sys.argv", "jexplicit lm some --steps 3".split())
+    monkeypatch.setattr("sys.argv", ["jexplicit lm", *"some --steps 3".split()])
     path, row = tmp_path / "runs" / "demo", {"name": "a", "shape": (2, 3), "rates": [1.0]}
     run = opened("~/runs/demo")
     run.add_rows([row])
@@ -103,7 +103,7 @@ def test_rows_are_written_as_they_come_and_found_again_and_the_command_has_the_f
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # rows that come together are there all or none
         patch.setattr(os, "replace", Mock(side_effect=KeyboardInterrupt))
         run.add_rows([{"name": "d"}, {"name": "e"}])
-    monkeypatch.setattr("sys.argv", "jexplicit lm some --resume --numbers 1".split())
+    monkeypatch.setattr("sys.argv", ["jexplicit lm", *"some --resume --numbers 1".split()])
     rows = [{"name": "a", "shape": [2, 3], "rates": [1.0]}, {"name": "b"}, {"name": "c"}]  # as JSON has them
     assert rows == read_rows(path) == read_rows("~/runs/demo") == opened(path, resume=True).rows()
     command = json.loads((path / "environment.json").read_text())["command"]

@@ -43,7 +43,7 @@ def test_an_index_names_files_of_its_own_folder_only(tmp_path):
 def test_json_has_one_value_of_each_name_and_is_not_too_deep_and_files_of_runs_have_their_types(tmp_path):
     assert parse_json('{"a": [{"b": 1}, {"b": 2}], "c": null}') == {"a": [{"b": 1}, {"b": 2}], "c": None}
     for text in ('[{"c": {"d": 1, "d": 2}}]', "[" * 100_000, '{"a"', b"\xff\xfe"):
-        refused("", parse_json, text)
+        refused(".", parse_json, text)
     assert [files.is_measured(value) for value in (1, 2.5, float("nan"), None, "low", True)] == [True, True, *[False] * 4]
     for command, found in (('"x"', None), ("7", None), ('["a b", 1]', "'a b' 1")):
         (tmp_path / "environment.json").write_text(f'{{"command": {command}}}')
