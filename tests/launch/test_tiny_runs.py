@@ -101,6 +101,7 @@ def test_a_loss_has_the_standard_error_of_its_tasks():
 
 
 COMMANDS = """
+runs {lm}
 score --run {lm} --text {dev}
 next --run {lm} --prompt the
 sample --run {lm} --length 3
@@ -119,13 +120,13 @@ def test_json_is_one_object_on_standard_output_and_quiet_is_quiet(tmp_path, capf
     said, lm = {}, made(line("lm"))
     places = {"lm": lm, "digits": made(line("digits")), "dev": folder() / "dev.txt.gz", "out": tmp_path}
     for words in COMMANDS.strip().splitlines():
-        command, *flags = words.split()
+        command, *flags = words.format(**places).split()
         capfd.readouterr()
-        given = [flag.format(**places) for flag in flags]
-        assert importlib.import_module(cli.COMMANDS[command].module).main([*given, "--json", "--quiet"]) == 0, command
+        assert importlib.import_module(cli.COMMANDS[command].module).main([*flags, "--json", "--quiet"]) == 0, command
         printed = capfd.readouterr()
         said[command] = json.loads(printed.out)
         assert isinstance(said[command], dict) and not printed.err, command
+    assert len(said["runs"]["rows"]) == len(rows(lm))
     best = min(rows(lm), key=lambda row: row["dev_perplexity"])
     assert said["score"]["perplexity"] == pytest.approx(best["dev_perplexity"], rel=1e-4)
     assert said["compare"]["rows"][0]["bits_per_byte"] == pytest.approx(best["bits_per_byte"], rel=1e-5)
