@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from pydoc_data.topics import topics
 from unittest.mock import Mock
 
 import pytest

@@ -11,8 +11,8 @@ from files import put
 from PIL import Image
 from refusals import refused
 
-from launch.lm.config import PRESETS
-from tools import headline, tables
+from launch.lm import PRESETS
+from tools import tables
 from tools.notebooks import KEPT, SCRIPTS, read_script
 from tools.results import command_line, keep, read_results
 

@@ -127,7 +127,7 @@ def test_a_run_is_continued_by_its_experiment_and_fields_to_extend_may_change(tm
     assert read_run(tmp_path, experiment="lm") == (config, [{"n": 1}])
     refused("is a run of launch.lm; this command reads runs of launch.x$", read_run, tmp_path, experiment="x")
     refused("no run at", read_run, tmp_path / "no", experiment="x")
-    for place, name in (("launch.lm.config", "lm"), ("launch.beam", "beam"), ("notebook", "notebook")):
+    for place, name in (("launch.lm", "lm"), ("launch.beam", "beam"), ("notebook", "notebook")):
         assert experiment_of(type("Config", (), {"__module__": place})) == name
 
 

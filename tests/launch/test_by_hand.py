@@ -19,7 +19,6 @@ from launch.digits.solved import check, most_accurate
 from launch.digits.trained import SOLVERS, Task
 from launch.feature_machine import circulant_share, modular_table
 from launch.icl import config as icl
-from launch.networks import config as networks
 
 M, D, N, PENALTY = 90, 4, 3, 0.05
 

@@ -14,7 +14,7 @@ import jexplicit
 from jexplicit import contexts, load_model
 from jexplicit.data import encode_documents
 from launch import combine, compare, explain, export, judge, next, sample, score
-from launch.kit.command import visible
+from launch.kit.text import visible
 
 pytestmark = pytest.mark.slow
 

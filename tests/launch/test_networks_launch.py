@@ -24,7 +24,7 @@ from launch.networks.training import Variant, centred_data, saturate, train_vari
 pytestmark = pytest.mark.slow
 
 SEQUENCES = "--tokenizer char --window 32 --width 8 --layers 1 --steps 6 --warmup 2 --evaluations 3 --batch-size 4"
-TRANSFORMER = f"{SEQUENCES} --heads 2 --accumulate 2 --dropout 0.1 --samples 1 --eos"
+TRANSFORMER = f"{SEQUENCES} --heads 2 --dropout 0.1 --samples 1 --eos"
 
 
 @functools.cache
