@@ -331,7 +331,7 @@ def train_variant(variant: Variant, data: Data, seeds: Sequence[int]) -> Outcome
     def scores(state: Any, *names: str) -> dict[str, Array]:
         found = {}
         for name in names:
-            z, Y = network_outputs(network, networks.variables_of(state), parts[name][0]), parts[name][1]
+            z, Y = network_outputs(network, state.variables, parts[name][0]), parts[name][1]
             right = (z.argmax(axis=1) == Y.argmax(axis=1)).mean(dtype=z.dtype)
             found |= {f"{name}_loss": loss(z, Y).mean(), f"{name}_accuracy": right}
         return found

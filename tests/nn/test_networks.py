@@ -39,7 +39,6 @@ from jexplicit.nn.networks import (
     reconstruction_errors,
     scorer,
     standard_scale,
-    variables_of,
 )
 from jexplicit.nn.training import (
     OBJECTIVES,
@@ -94,7 +93,7 @@ def trained(model, inputs, targets, variables, goal="squared_error", rate=0.1, s
     state = start(variables)
     for _ in range(steps):
         state, _ = step(state, (inputs, targets))
-    return jax.tree.map(np.asarray, variables_of(state))
+    return jax.tree.map(np.asarray, state.variables)
 
 
 def test_a_step_of_descent_is_the_hand_derived_one():
@@ -190,7 +189,7 @@ def test_dropout_depends_on_seed_and_step_alone():
     first, step = descent(model, "squared_error", 0.1)
     state = first(start)
     later = state._replace(steps=jax.device_put(np.int32(1)))
-    kernels = [np.asarray(step(one, (X, Y))[0].params["output"]["kernel"]) for one in (state, later)]
+    kernels = [np.asarray(step(one, (X, Y))[0].variables["params"]["output"]["kernel"]) for one in (state, later)]
     assert (kernels[0] != kernels[1]).any()
 
 

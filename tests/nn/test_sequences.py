@@ -193,7 +193,7 @@ def after(name: str, steps: int, accumulate: int, devices: int = 1) -> Any:
     for batch in windows:
         for part in np.split(batch, accumulate):
             state, _ = step(state, window_batch(part.ravel(), 10, mesh)(np.arange(0, part.size, 11)))
-    return state.params
+    return state.variables["params"]
 
 
 def test_accumulated_batches_and_devices_take_the_step_of_one():

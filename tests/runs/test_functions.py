@@ -77,7 +77,6 @@ def cases() -> dict[str, Case]:
         "jexplicit.solvers.mean_loss": case(solvers.mean_loss, normal(16, 3), Y),
         "jexplicit.solvers.accuracy": case(solvers.accuracy, normal(16, 3), LABELS),
         "jexplicit.features.positive_parts": case(features.positive_parts, normal(8, 3)),
-        "jexplicit.features.unit_rows": case(features.unit_rows, H),
         "jexplicit.features.fourier_features": case(features.fourier_features, normal(8, 3), normal(3, 4)),
         "jexplicit.features.scattering_pools": case(lambda X: features.scattering_pools(X, WAVELETS), positive(8, 8, 8)),
         "jexplicit.lm.logits": case(lambda U: model.logits((U,), CONTEXT), normal(8, 8)),
