@@ -9,8 +9,8 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain, islice
 from typing import Any, ClassVar, NamedTuple
 
@@ -73,31 +73,28 @@ class Tokenizer:
 
     model: bytes
     kind: str
+    vocab_size: int = field(init=False, compare=False)  # with `<pad>` and `<unk>`
+    _codec: "_Codec" = field(init=False, compare=False)
+
+    def __post_init__(self):
+        if self.kind == "words":
+            codec = _read_words(self.model)
+        else:
+            processor = sentencepiece.SentencePieceProcessor()
+            try:
+                processor.LoadFromSerializedProto(self.model)
+            except RuntimeError as error:
+                raise ValueError("no SentencePiece model: the bytes cannot be parsed, or have no piece") from error
+            codec = _read_sentencepiece(processor) if self.kind == "sentencepiece" else _read_own(processor, self.kind)
+        self.__dict__.update(vocab_size=len(codec.pieces), _codec=codec)
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.kind}, {self.vocab_size} tokens)"
 
-    def __post_init__(self):
-        _ = self._codec  # a damaged model is refused now
-
     def __reduce__(self):
         return Tokenizer, (self.model, self.kind)  # a copy makes a codec of its own
 
-    @cached_property
-    def _codec(self) -> "_Codec":
-        if self.kind == "sentencepiece":
-            return _read_sentencepiece(self.model)
-        return _read_words(self.model) if self.kind == "words" else _read_own(self.model, self.kind)
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids, including `<pad>` and `<unk>`."""
-        return len(self._codec.pieces)
-
-    @property
-    def of_words(self) -> bool:
-        """Whether an `<unk>` is a word, not a character."""
-        return self._codec.unit is not _CHARACTER
+    of_words = property(lambda self: self._codec.unit is not _CHARACTER, doc="Whether an `<unk>` is a word, not a character.")
 
     @property
     def sha256(self) -> str:
@@ -110,7 +107,7 @@ class Tokenizer:
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Token ids of every text, see `encode`."""
-        _check_documents(texts)
+        _check_documents(texts := texts if isinstance(texts, str) or not isinstance(texts, Iterable) else [*texts])
         return self._codec.encode(texts)
 
     def decode(self, ids: Sequence | np.ndarray) -> str:
@@ -288,19 +285,8 @@ class _Codec(NamedTuple):
     unit: re.Pattern
 
 
-def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
-    """The processor of a model."""
-    processor = sentencepiece.SentencePieceProcessor()
-    try:
-        processor.LoadFromSerializedProto(model)
-    except RuntimeError as error:
-        raise ValueError("no SentencePiece model: the bytes cannot be parsed, or have no piece") from error
-    return processor
-
-
-def _read_own(model: bytes, kind: str) -> _Codec:
+def _read_own(processor: sentencepiece.SentencePieceProcessor, kind: str) -> _Codec:
     """A model of `train_tokenizer`, whose lines are encoded one by one."""
-    processor = _processor(model)
     pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
     if kind not in KINDS or pieces[:2] != ["<pad>", "<unk>"]:
         raise ValueError(f"damaged or foreign model of kind {kind!r}: use a model of train_tokenizer")
@@ -344,9 +330,8 @@ def _foreign(pieces: list[str], pad: int, unk: int, encode: Any, decode: Any, un
     return _Codec(["<pad>", "<unk>", *(pieces[i] for i in names[2:])], of_texts, text_of, unit)
 
 
-def _read_sentencepiece(model: bytes) -> _Codec:
+def _read_sentencepiece(processor: sentencepiece.SentencePieceProcessor) -> _Codec:
     """Any SentencePiece model, with its own normalisation."""
-    processor = _processor(model)
     pieces, unk = [processor.id_to_piece(i) for i in range(processor.get_piece_size())], processor.unk_id()
     own = {piece for i, piece in enumerate(pieces) if not (processor.is_control(i) or processor.is_unknown(i))}
     of_words = all(_SPACE_MARK in (piece[:1], piece[-1:]) for piece in own)

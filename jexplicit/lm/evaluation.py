@@ -1,6 +1,5 @@
 """Any language model on a text: read with a state, scored, evaluated, combined."""
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +10,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Float32, Int, Integer
 from scipy.sparse import coo_array, csr_array
 
-from jexplicit.counts import Counts, SparseCounts, count_sparse
+from jexplicit.counts import count_sparse
 from jexplicit.data.streams import Stream, check_stream, check_token_ids, distinct_contexts
 from jexplicit.data.text import MinimalPair, TextSizes
 from jexplicit.data.tokenizers import PAD, UNK_ID, Progress, Tokenizer, encode_documents
@@ -151,16 +150,12 @@ def states_at(model: AnyModel, stream: Integer[np.ndarray, " L"], places: Int[np
 
 def _check_state(model: AnyModel, state: Any) -> State | CountedState:
     """The state, or its counted part; that of another model is refused."""
-    start: Any = init(model)
-    if isinstance(start, State):
-        if not isinstance(state, State):
-            raise ValueError("a state of a counted model: read the text with this model")
-        return state
-    if type(state) is type(start):
-        own, first = (s.own if isinstance(s, CombinationState) else s for s in (state, start))
-        if (len(own.base), own.model) == (len(first.base), first.model):
-            return own
-    raise ValueError("a state that is not of this model: read the text with it")
+    start = init(model)
+    own, first = (s.own if isinstance(s, CombinationState) else s for s in (state, start))
+    counted = isinstance(first, CountedState)
+    if type(state) is not type(start) or counted and (len(own.base), own.model) != (len(first.base), first.model):
+        raise ValueError("a state that is not of this model: read the text with it")
+    return own
 
 
 # Whole texts
@@ -180,7 +175,6 @@ def evaluate(
     model: AnyModel,
     stream: Stream,
     *,
-    counts: Counts | SparseCounts | None = None,
     sample: int | None = None,
     seed: int = 0,
     mesh: Mesh | None = None,
@@ -192,13 +186,12 @@ def evaluate(
 
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        counts: the stream's counts, if known; used at K = 1.
         sample: how many positions to draw without replacement; default, all of them. Of a model that counts as it reads, they
             are the first ones.
         progress: called with (contexts done, contexts in all), or positions.
 
     Raises:
-        ValueError: no position to predict, an unknown token id, counts of another text, a sample below 1, or a loss of NaN.
+        ValueError: no position to predict, an unknown token id, a sample below 1, or a loss of NaN.
         RuntimeError: a process that was forked after JAX had started; a counted model reads there unless it is adaptive.
 
     Example:
@@ -229,7 +222,7 @@ def evaluate(
         nll, positions = -log_p.sum(), len(log_p)
     else:
         check_threads()
-        X, Y, times, past = _positions_of(model, stream, counts, sample, seed)
+        X, Y, times, past = _positions_of(model, stream, sample, seed)
         n, kind, positions = 1 if times is None else times, model.rows, len(Y) if times is None else int(times.sum())
         if positions and isinstance(kind, TableRows) and not kind.normalised:
             distinct, often = distinct_contexts(X, times, ordered=model.ordered)
@@ -265,12 +258,15 @@ def score(
     """
     check_stream(stream)
     check_ids(model, stream)
-    if isinstance(model, Combination) and separate:
-        pads = np.flatnonzero(stream == PAD)
-        return np.concatenate([score(model, stream[a : b + 1]) for a, b in itertools.pairwise(pads)])
-    if isinstance(model, Counted):
-        model = model.within_documents() if separate and isinstance(model, CountedModel) else model
-        return read(model, init(model), stream[1:], progress=progress)[0][predicted_places(stream, model.eos) - 1]
+    if isinstance(model, CountedModel):
+        model = model.within_documents() if separate else model
+        d, a, _ = read_decisions(model, begin(model), stream[1:], progress)
+        log_p = np.bincount(d.place, log_likelihoods(d.bit, a), len(stream) - 1)
+        return log_p[predicted_places(stream, model.eos) - 1]
+    if isinstance(model, Combination):
+        documents = np.split(stream[1:], np.flatnonzero(stream[1:-1] == PAD) + 1) if separate else [stream[1:]]
+        log_p = np.concatenate([read(model, init(model), text, progress=progress)[0] for text in documents])
+        return log_p[predicted_places(stream, model.eos) - 1]
     text = read_text(stream, model.radius, eos=model.eos)
     past = text.past.within_documents() if separate else text.past
     return log_probabilities(model, text.X, text.Y, past=past, mesh=mesh, progress=progress)
@@ -348,7 +344,7 @@ def check_ids(model: AnyModel, ids: Any) -> np.ndarray:
 
 
 def _positions_of(
-    model: LanguageModel, stream: Stream, counts: Counts | SparseCounts | None, sample: int | None, seed: int
+    model: LanguageModel, stream: Stream, sample: int | None, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, Past | None]:
     """Contexts, targets, their frequencies (None for once) and places of a text."""
     if model.history:
@@ -356,15 +352,7 @@ def _positions_of(
         m = draw_sample(len(text.Y), sample, seed)
         return text.X[m], text.Y[m], None, text.past.take(m)
     if model.radius == 1 and isinstance(model.rows, TableRows):
-        N = model.vocab_size
-        C: Any = coo_array((counts or count_sparse(stream, radius=1, vocab_size=N))[0])
-        if counts:
-            f = sum((np.bincount(block, minlength=N) for block in _blocks(stream, 1)), np.zeros(N, np.int64))
-            if C.shape != (N, N) or not np.array_equal(f, C.sum(axis=0)):
-                raise ValueError(
-                    f"counts of {C.sum(dtype=np.int64)} positions and vocabulary {C.shape[0]} for a stream of "
-                    f"{len(stream) - 1} positions and a model of {N} tokens: pass the counts of this stream, or none"
-                )
+        C: Any = coo_array(count_sparse(stream, radius=1, vocab_size=model.vocab_size)[0])
         wanted = np.flatnonzero(model.eos | (C.col != PAD))
         return C.row[wanted, None], C.col[wanted], C.data[wanted], None
     X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
@@ -495,8 +483,8 @@ def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float 
     return dict(zip(names, (bits / sizes.bytes, bits / sizes.characters, perplexity), strict=True))
 
 
-def _blocks(stream: Stream, first: int = 0) -> Iterator[np.ndarray]:
-    return (stream[start : start + _read_at_once] for start in range(first, len(stream), _read_at_once))
+def _blocks(stream: Stream) -> Iterator[np.ndarray]:
+    return (stream[start : start + _read_at_once] for start in range(0, len(stream), _read_at_once))
 
 
 def positions_in_all(stream: Stream, *, eos: bool = False) -> int:
@@ -517,8 +505,9 @@ def spelling(tokenizer: Tokenizer, stream: Stream, sizes: TextSizes | None) -> f
     words all bytes cost ln 256 that are neither of known words nor one character of white space between words. Where the sizes
     of the text are not known, words cost 0.
     """
-    counts = sum((np.bincount(tokens, minlength=tokenizer.vocab_size) for tokens in _blocks(stream)), np.zeros(1, int))
-    unknown = int(counts[UNK_ID:][:1].sum())
+    N = tokenizer.vocab_size
+    counts = sum((np.bincount(tokens, minlength=N) for tokens in _blocks(stream)), np.zeros(N, int))
+    unknown = int(counts[UNK_ID])
     if not tokenizer.of_words:
         return unknown * math.log(0x110000)
     if sizes is None:

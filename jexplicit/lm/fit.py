@@ -19,7 +19,7 @@ from jexplicit.data.streams import contexts
 from jexplicit.data.text import Corpus, Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, PAD, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.counted.contexts import window_of
-from jexplicit.lm.counted.model import CONTEXTS, GATES, STAGES, contexts_name, fit_counted
+from jexplicit.lm.counted.model import fit_counted
 from jexplicit.lm.layers import explicit_language_model, fit_log_linear, target_counts, with_targets
 from jexplicit.lm.model import LanguageModel, draw_sample, logits, token_model
 from jexplicit.lm.names import Features, History, Method
@@ -261,19 +261,14 @@ def _fit_context_mixing(
     stream: np.ndarray, N: int, tokenizer: Tokenizer | None, eos: bool, options: Options, watch: Watch | None = None
 ) -> FitResult:
     """Context mixing (jexplicit.lm.counted): contexts and the weights of their evidence."""
-    name, start, done = contexts_name(options.contexts, tokenizer and tokenizer.kind), time.perf_counter(), 0
-    chain, stages, gates = CONTEXTS[name], options.stages or STAGES[name], GATES[name][: options.gates]
-    shape: Any = {"contexts": chain, "gates": gates, "stages": stages, "history": options.history}
-    shape |= {"frozen": options.frozen, "eos": eos, "seed": options.seed}
+    start, shape = time.perf_counter(), {name: getattr(options, name) for name in OPTIONS["context-mixing"]}
     stage = watch and watch.stage(f"context mixing, history {options.history}", "contexts and gates")
     with stage or contextlib.nullcontext() as progress:
 
-        def log(**event: Any) -> None:
-            nonlocal done
-            done, in_all = done + 1, len(chain) + stages * len(gates)
+        def log(done: int, in_all: int, **event: Any) -> None:
             cast(Watch, watch).log(event="context_mixing", **event)
-            cast(Any, progress)(min(done, in_all), in_all)
+            cast(Any, progress)(done, in_all)
 
-        model = fit_counted(stream, N, tokenizer, **shape, log=log if watch else None)
+        model = fit_counted(stream, N, tokenizer, **shape, eos=eos, log=log if watch else None)
     info = {"solve_seconds": time.perf_counter() - start, "scalars": model.scalars, "contexts": len(model.parts)}
     return FitResult(model, info)

@@ -1,7 +1,7 @@
 """A language model with its tokenizer, in memory, in files and in runs."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,14 +45,14 @@ class TextModel(NamedTuple):
     def score(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[np.ndarray]:
         """`log p` of each token of every text given its context, in nats.
 
-        Of a model that predicts the end of a document, the last number of a text is that of its end. texts: a list; one text is
-        `[text]`, or else a ValueError.
+        Of a model that predicts the end of a document, the last number of a text is that of its end. One text is `[text]`, or
+        else a ValueError.
         """
         return [log_p for _, log_p in self.score_tokens(texts, progress=progress)]
 
     def score_tokens(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
         """The predicted token ids of every text, and their scores."""
-        pad, ids = np.array([PAD], np.int32), self.tokenizer.encode_all(_as_list(texts))
+        pad, ids = np.array([PAD], np.int32), self.tokenizer.encode_all(texts)
         parts = [part for of_text in ids if len(of_text) for part in (of_text, pad)]
         scored = score(self.model, np.concatenate([pad, *parts]), progress=progress) if parts else np.zeros(0)
         predicted = [np.append(of_text, pad[: self.model.eos and len(of_text) > 0]) for of_text in ids]
@@ -61,9 +61,8 @@ class TextModel(NamedTuple):
 
     def perplexity(self, texts: Sequence[str]) -> float:
         """The perplexity per token of texts, that of all predictions together."""
-        stream = encode_documents(self.tokenizer, texts := _as_list(texts))
-        if not (stream != PAD).any():
-            raise ValueError(f"no token in {len(texts)} texts: give some text")
+        if not (stream := encode_documents(self.tokenizer, texts)).any():
+            raise ValueError("no token in the texts: give some text")
         return evaluate(self.model, stream).perplexity
 
     def explain(self, text: str) -> Attribution:
@@ -179,8 +178,3 @@ def load_row(path: str | os.PathLike, row: Mapping[str, Any]) -> TextModel:
     tokenizer, model = Tokenizer.load(path / "tokenizer.model"), row_model(path, row)
     check_sizes(path, model, tokenizer)
     return TextModel(model, tokenizer, {**row, "command": read_command(path)})
-
-
-def _as_list(texts: Any) -> Any:
-    """Any texts as a list; a string is left for the tokenizer to refuse."""
-    return [*texts] if isinstance(texts, Iterable) and not isinstance(texts, str) else texts

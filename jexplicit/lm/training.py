@@ -218,8 +218,7 @@ def train_language_model(start: str, text: TrainingText, options: Options, watch
     def on_epoch(entry: Mapping[str, Any]) -> None:
         epoch = dict(entry)
         if epoch["epoch"] == 0:
-            drawn: Any = {"sample": options.train_sample, "seed": options.seed, "mesh": mesh}
-            of_start = evaluate(read(params), text.stream, counts=counts, **drawn).loss
+            of_start = evaluate(read(params), text.stream, sample=options.train_sample, seed=options.seed, mesh=mesh).loss
             epoch |= {"train_loss": of_start, "seconds": 0.0, "cpu_seconds": 0.0}
         watch.log(event="epoch", method=start, **shape, **_with_perplexities(epoch), **near)
 

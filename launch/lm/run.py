@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer, Real
 from rich.markup import escape
 
-from jexplicit.counts import Counts, count, count_sparse, read_tables
+from jexplicit.counts import count, count_sparse, read_tables
 from jexplicit.data import text as corpora
 from jexplicit.data.streams import TokenizedCorpus, distinct_contexts, read_shards, read_sizes, tokenize_corpus
 from jexplicit.data.text import (
@@ -164,8 +164,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     }
     if note := repetition(about):
         console.print(f"[bold yellow]warning:[/] {note}", soft_wrap=True)
-    dev_counts = count(text.dev, radius=1, vocab_size=N, mesh=mesh) if tables == "dense" else None
-    job = _ModelRun(config, folder, text, training, mesh, tables, about, dev_counts)
+    job = _ModelRun(config, folder, text, training, mesh, tables, about)
     for name in _wanted_models(config):
         yield name, functools.partial(_measure_model, job, name)
     devices.barrier("rows")
@@ -306,7 +305,6 @@ class _ModelRun(NamedTuple):
     mesh: Mesh
     tables: str  # dense or sparse
     about: Row  # fields that all rows share
-    dev_counts: Counts | None  # of dense tables, at K = 1
 
 
 def _wanted_models(config: Config) -> Iterator[dict[str, Any]]:
@@ -363,13 +361,13 @@ def _options_of(config: Config, name: Row) -> Options:
 def _evaluate_model(job: _ModelRun, name: Row, model: AnyModel) -> Row:
     """The perplexities of a model on train and dev, and what compares across tokenizers."""
     config, start = job.config, time.perf_counter()
-    one_by_one, dense = not isinstance(model, LanguageModel), job.tables == "dense"
+    one_by_one = not isinstance(model, LanguageModel)
     with stage(f"perplexity of {label(name)}", "positions" if one_by_one else "contexts") as progress:
         shared: Any = {"seed": config.seed, "mesh": job.mesh, "progress": progress}
-        drawn, counts = _positions_one_by_one if one_by_one else config.train_sample, job.training.counts(1) if dense else None
-        train = evaluation.evaluate(model, job.text.train, counts=counts, sample=drawn or None, **shared)
-        drawn = None if dense else config.dev_sample or None
-        dev = evaluation.evaluate(model, job.text.dev, counts=job.dev_counts, sample=drawn, **shared)
+        drawn = _positions_one_by_one if one_by_one else config.train_sample
+        train = evaluation.evaluate(model, job.text.train, sample=drawn or None, **shared)
+        drawn = None if job.tables == "dense" else config.dev_sample or None
+        dev = evaluation.evaluate(model, job.text.dev, sample=drawn, **shared)
     in_all = evaluation.positions_in_all(job.text.dev, eos=config.eos)  # a sample stands for all of them
     spelled = evaluation.spelling(job.text.tokenizer, job.text.dev, job.text.dev_sizes)
     return {

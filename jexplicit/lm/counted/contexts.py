@@ -129,10 +129,11 @@ class Text:
         self.begin = self.document if self.window is None else np.maximum(self.document, self.at - self.window)
 
     def __getitem__(self, column: Any) -> Any:
-        """A column, a context, or any function of the text that columns share."""
-        if isinstance(column, Context):
-            h = np.full(len(self.ids), len(column.columns), np.uint64)
-            for one in column.columns:
+        """A column, a context or a tuple of columns, or any function of the text that columns share."""
+        if isinstance(column, Context | tuple):
+            columns = column if isinstance(column, tuple) else column.columns
+            h = np.full(len(self.ids), len(columns), np.uint64)
+            for one in columns:
                 h = mix(h + np.uint64(1), np.asarray(self[one], np.uint64))
             return h
         if column not in self.made:
@@ -271,7 +272,7 @@ def _place(text: Text) -> Column:
 
 def _followed(text: Text, *back: int) -> Column:
     """The token that came last after the same tokens; 0 without one."""
-    h, within = mix(text[Context(*back)], text.document.astype(np.uint64)), min(_remembered, text.window or _remembered)
+    h, within = mix(text[back], text.document.astype(np.uint64)), min(_remembered, text.window or _remembered)
     order, found = np.argsort(h, kind="stable"), np.zeros(len(h), np.uint64)
     same = (h[order[1:]] == h[order[:-1]]) & (np.diff(order) <= within)
     found[order[1:]] = np.where(same, mix(np.uint64(0), text.ids[order[:-1]].astype(np.uint64) + np.uint64(1)), np.uint64(0))
@@ -310,17 +311,13 @@ class Tree(NamedTuple):
     bit: Int[np.ndarray, "N D"]  # which way it goes at each
     length: Int[np.ndarray, " N"]  # decisions of a path
 
-    @property
-    def within(self) -> Bool[np.ndarray, "N D"]:
-        """Which entries belong to a path."""
-        return np.arange(self.node.shape[1]) < self.length[:, None]
+    within = property(lambda self: np.arange(self.node.shape[1]) < self.length[:, None])  # [N, D] which entries are of a path
 
     @property
     def depths(self) -> Int[np.ndarray, " nodes"]:
         """How deep each node is."""
         found = np.zeros(len(self.length) - 1, np.int32)
-        for depth in range(self.node.shape[1]):
-            found[self.node[self.length > depth, depth]] = depth
+        found[self.node[self.within]] = np.nonzero(self.within)[1]
         return found
 
     def log_probabilities(self, log_odds: Float[np.ndarray, "*B nodes"]) -> Float[np.ndarray, "*B N"]:

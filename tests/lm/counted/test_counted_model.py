@@ -284,7 +284,7 @@ def test_states_of_other_models_and_calls_that_are_refused(tmp_path):
         ("not of this model", lambda: predict(model, init(model._replace(gates=turned)))),
         ("not of this model", lambda: predict(plain, init(plain._replace(weights=-plain.weights)))),
         ("not of this model", lambda: predict(combine(fitted(), fitted(), stream(6, 5)), init(fitted()))),
-        ("counted model", lambda: predict(other, init(model))),
+        ("not of this model", lambda: predict(other, init(model))),
         ("token id", lambda: read(model, init(model), [model.vocab_size])),
         ("token id", lambda: next_token(model, [model.vocab_size])),
         ("past", lambda: log_distributions(model, text.X)),
