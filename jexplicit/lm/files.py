@@ -4,14 +4,12 @@ A model is one safetensors file, alone or with its tokenizer.
 The metadata says what the arrays are, where they come from, and a checksum.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import importlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +20,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 from scipy.sparse import issparse
 
+import jexplicit
 from jexplicit.counts import Counts, SparseCounts, sparse_table
 from jexplicit.data.tokenizers import Tokenizer
 from jexplicit.lm.counted.contexts import Context
@@ -40,6 +39,7 @@ from jexplicit.runs.files import (
     plain,
     read_config,
     read_rows,
+    refuse_errors,
     write_whole,
 )
 
@@ -67,16 +67,11 @@ def save_model(
     description = _describe(model, "model", tensors)
     if tokenizer is not None:
         tensors["tokenizer"] = np.frombuffer(tokenizer.model, np.uint8)
-    header = {"format": _format, "library_version": _version(), "model": description, "tokenizer": tokenizer and tokenizer.kind}
-    text = json.dumps(header | {"about": dict(about or {})}, default=plain)
+    header = {"format": _format, "library_version": jexplicit.__version__, "model": description}
+    header |= {"tokenizer": tokenizer and tokenizer.kind, "about": dict(about or {})}
+    text = json.dumps(header, default=plain)
     data = save(tensors, metadata={"jexplicit": text, "sha256": _checksum(text, tensors)})
     write_whole(path, lambda file: file.write(data))
-
-
-def _version() -> str | None:
-    """The version of this library; None if it is not installed."""
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return metadata.version("jexplicit")
 
 
 def _describe(value: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
@@ -135,11 +130,9 @@ def _rebuild(described: Any, tensor: Callable[[str], np.ndarray]) -> Any:
     if wrong := [name for name, hint in kind.__annotations__.items() if name in fields and not is_of(fields[name], hint)]:
         raise ValueError(f"the {' and '.join(wrong)} of its {kind.__name__} is of another type")
     value = kind(**fields)
-    return jax.tree.map(_on_device, value) if kind is LanguageModel else value
-
-
-def _on_device(array: np.ndarray) -> Any:
-    return array if array.dtype == np.float64 else jax.device_put(array, may_alias=True)
+    if kind is LanguageModel:  # on the device, but for what JAX would round
+        value = jax.tree.map(lambda leaf: leaf if leaf.dtype == np.float64 else jax.device_put(leaf, may_alias=True), value)
+    return value
 
 
 def read_model_file(path: Path, kind: Any = None) -> tuple[Any, Tokenizer | None, dict[str, Any]]:
@@ -155,10 +148,8 @@ def read_model_file(path: Path, kind: Any = None) -> tuple[Any, Tokenizer | None
             if not isinstance(header, dict) or not {"model", "tokenizer", "about"} <= set(header):
                 raise ValueError("its header is incomplete")
             if header.get("format") != _format:
-                version = header.get("library_version")
-                raise ValueError(
-                    f"it has format {header.get('format')} of jexplicit {version}, and this version reads {_format}"
-                )
+                written = f"format {header.get('format')} of jexplicit {header.get('library_version')}"
+                raise ValueError(f"it has {written}, and this version reads {_format}")
             model, tokenizer = _rebuild(header["model"], file.get_tensor), header["tokenizer"]
             if kind is None:
                 _check_model(model)
@@ -263,11 +254,13 @@ def save_run_model(run: str | os.PathLike, row: Mapping[str, Any], model: AnyMod
 
 
 def _file_of(run: Path, row: Mapping[str, Any]) -> Path | None:
-    """The file of a row's model, if any; K = 1 is shared."""
+    """The file of a row's model, if any; at K = 1 Sum and Cat share it."""
     alike = ("sum", "cat") if row["radius"] == 1 and row["features"] in ("sum", "cat") else ()
-    names = [f"{model_name({**row, 'features': features})}.safetensors" for features in (row["features"], *alike)]
-    found = next((name for name in names if (_models(run) / name).exists()), None)
-    return None if found is None else file_inside(_models(run), found, run / "results.json")
+    for features in (row["features"], *alike):
+        name = f"{model_name({**row, 'features': features})}.safetensors"
+        if (_models(run) / name).exists():
+            return file_inside(_models(run), name, run / "results.json")
+    return None
 
 
 def _models(run: str | os.PathLike) -> Path:
@@ -286,12 +279,10 @@ def load_counts(run: str | os.PathLike, *, sparse: bool = False) -> Counts | Spa
     if not is_checkpoint(path := _counts_path(run, sparse=sparse)):
         return ()
     stored = load_checkpoint(path)
-    try:
+    with refuse_errors(f"{path} holds no counts", "delete it and run again"):
         if sparse:
             return tuple(sparse_table(*(np.asarray(part[name]) for name in _of_sparse)) for part in stored["counts"])
         return tuple(map(np.asarray, stored["counts"]))
-    except (KeyError, TypeError, IndexError, ValueError) as error:
-        raise ValueError(f"{path} holds no counts ({error}): delete it and run again") from error
 
 
 def _counts_path(run: str | os.PathLike, *, sparse: bool) -> Path:

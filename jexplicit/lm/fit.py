@@ -34,7 +34,7 @@ METHODS = get_args(Method)
 DENSE = ("explicit", "delta", "cold", "warm", "optimum", "log-linear", "iterative-scaling")  # tables [N, N]
 ORDER = 4  # tokens of the longest contexts of the n-gram model
 _tables = ("features", "radius")
-_exponents = ("smoothing", "calibration_positions", "seed")
+_exponents = ("calibration_positions", "seed")
 _training = ("epochs", "batch_size", "learning_rate", "patience", "train_sample", "seed")
 OPTIONS: dict[str, tuple[str, ...]] = {  # that each method uses
     **dict.fromkeys(("unigram", "bigram", "ngram"), ()),
@@ -112,7 +112,7 @@ def fit(
         field, documents: how files are read, see `jexplicit.data.text.read_documents`.
         watch: progress, events, checkpoints, and the dev stream that stops training; default, none, and a held-out part of the
             texts.
-        options: of the method, see `jexplicit.lm.fit.OPTIONS` and `jexplicit.lm.Options`: smoothing, sweeps, seed, ...
+        options: of the method, see `jexplicit.lm.fit.OPTIONS` and `jexplicit.lm.Options`: sweeps, seed, ...
 
     Returns:
         the model with its tokenizer: `.perplexity`, `.score`, `.next_token`, `.generate` and `.save`.

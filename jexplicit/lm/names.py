@@ -35,7 +35,7 @@ def label(row: Mapping[str, Any]) -> str:
 class FitOptions:
     """How models are fitted. Each method has its own options."""
 
-    GROUPS: ClassVar = {"contexts": "mixing", "smoothing": "smoothed", "epochs": "trained"}
+    GROUPS: ClassVar = {"contexts": "mixing", "calibration_positions": "smoothed", "epochs": "trained"}
 
     contexts: Literal["auto", "characters", "words", "subwords"] = "auto"
     """context-mixing: the contexts that are counted. auto: those for the tokens of --tokenizer."""
@@ -47,8 +47,6 @@ class FitOptions:
     characters, else 1."""
     frozen: bool = False
     """context-mixing with --history adaptive: the text that is read is counted, but no weight moves."""
-    smoothing: Smoothing = "kneser-ney"
-    """Smoothing of the rows of log-linear and iterative-scaling models."""
     calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
     """log-linear, iterative-scaling: number of positions in held-out documents (2 %) that exponents are fitted on, drawn by
     --seed."""
