@@ -15,7 +15,7 @@ from jexplicit.data.streams import Stream, check_stream, check_token_ids, distin
 from jexplicit.data.text import MinimalPair, TextSizes
 from jexplicit.data.tokenizers import PAD, UNK_ID, Progress, Tokenizer, encode_documents
 from jexplicit.lm.counted import model as counted
-from jexplicit.lm.counted.contexts import decisions, predicted_places
+from jexplicit.lm.counted.contexts import Decisions, decisions, predicted_places
 from jexplicit.lm.counted.evidence import MOST, log_likelihoods, newton
 from jexplicit.lm.counted.model import CountedModel, CountedState, begin, read_decisions
 from jexplicit.lm.model import (
@@ -52,10 +52,14 @@ class Combination(NamedTuple):
     history = property(lambda self: self.model.history)
     names = property(lambda self: (*self.model.names, "other model"))
     nbytes = property(lambda self: self.model.nbytes + self.other.nbytes + self.weights.nbytes)
-    scalars = property(lambda self: self.model.scalars + self.weights.size)
 
     def __repr__(self) -> str:
         return f"Combination({self.model!r}, {self.other!r})"
+
+    def mix(self, a: np.ndarray, stream: np.ndarray, d: Decisions) -> Float32[np.ndarray, " B"]:
+        """Log-odds of decisions in a stream, from those of the counted model."""
+        X = _inputs(self.model, self.other, a, stream, d)
+        return np.einsum("bf,bf->b", X, self.weights[np.minimum(self.model.tree.depths[d.node], _deepest)])
 
 
 class CombinationState(NamedTuple):
@@ -101,15 +105,13 @@ def read(
         ([0.25, 0.25], [0, 1, 2])
     """
     known, new = _check_state(model, state), check_ids(model, tokens).reshape(-1).astype(np.int32)
-    if isinstance(known, CountedState):
-        one = model.model if isinstance(model, Combination) else model
-        d, a, after = read_decisions(one, known, new, progress)
-        if isinstance(model, Combination):
-            stream = np.concatenate([state.tokens, new])
-            z = _other_log_odds(one, model.other, stream, d.place + len(state.tokens), d.node)
-            a, after = _mix(model, a, z, d.node), CombinationState(after, stream)
-        return np.bincount(d.place, log_likelihoods(d.bit, a), len(new)).astype(float), after
     stream = np.concatenate([state.tokens, new])
+    if isinstance(known, CountedState):
+        d, a, after = read_decisions(getattr(model, "model", model), known, new, progress)
+        if isinstance(model, Combination):
+            a = model.mix(a, stream, d._replace(place=d.place + len(state.tokens)))
+            after = CombinationState(after, stream)
+        return np.bincount(d.place, log_likelihoods(d.bit, a), len(new)).astype(float), after
     places = predicted_places(stream, model.eos, len(state.tokens))
     log_p, past = np.zeros(len(new), np.float32), Past(stream, places)
     if len(places):
@@ -126,18 +128,16 @@ def predict(model: AnyModel, state: AnyState) -> Float[np.ndarray, " N"]:
 def expect(model: AnyModel, state: AnyState) -> tuple[Float[np.ndarray, " N"], Callable[[int], Any]]:
     """The result of `predict`, and the next state as a function of the token."""
     own, stream = _check_state(model, state), np.append(state.tokens, np.int32(PAD))  # the next token is not looked at
-    place = len(stream) - 1
+    last, read_on = np.array([len(stream) - 1]), lambda token: read(model, state, [token])[1]
     if not isinstance(own, CountedState):
-        X = contexts_at(stream, np.array([place]), model.radius)
-        row = log_distributions(model, X, past=Past(stream, np.array([place])))[0]
-        return row, lambda token: read(model, state, [token])[1]
-    one = model.model if isinstance(model, Combination) else model
-    ahead, nodes = counted.expect(one, own), np.arange(one.vocab_size - 1)
-    a = ahead.log_odds[len(ahead.log_odds) - len(nodes) :]
+        X = contexts_at(stream, last, model.radius)
+        return log_distributions(model, X, past=Past(stream, last))[0], read_on
+    one = getattr(model, "model", model)
+    ahead = counted.expect(one, own)
+    a = ahead.log_odds[1 - one.vocab_size :]
     if isinstance(model, CountedModel):
         return one.tree.log_probabilities(a), lambda token: counted.accept(one, own, ahead, token)
-    a = _mix(model, a, _other_log_odds(one, model.other, stream, np.full(len(nodes), place), nodes), nodes)
-    return one.tree.log_probabilities(a), lambda token: read(model, state, [token])[1]
+    return one.tree.log_probabilities(model.mix(a, stream, counted.all_nodes(one, last))), read_on
 
 
 def states_at(model: AnyModel, stream: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"]) -> Iterator[Any]:
@@ -152,8 +152,8 @@ def _check_state(model: AnyModel, state: Any) -> State | CountedState:
     """The state, or its counted part; that of another model is refused."""
     start = init(model)
     own, first = (s.own if isinstance(s, CombinationState) else s for s in (state, start))
-    counted = isinstance(first, CountedState)
-    if type(state) is not type(start) or counted and (len(own.base), own.model) != (len(first.base), first.model):
+    same = type(state) is type(start)
+    if not same or isinstance(first, CountedState) and (len(own.base), own.model) != (len(first.base), first.model):
         raise ValueError("a state that is not of this model: read the text with it")
     return own
 
@@ -261,7 +261,7 @@ def score(
     if isinstance(model, CountedModel):
         model = model.within_documents() if separate else model
         d, a, _ = read_decisions(model, begin(model), stream[1:], progress)
-        log_p = np.bincount(d.place, log_likelihoods(d.bit, a), len(stream) - 1)
+        log_p = np.bincount(d.place, log_likelihoods(d.bit, a), len(stream) - 1).astype(float)
         return log_p[predicted_places(stream, model.eos) - 1]
     if isinstance(model, Combination):
         documents = np.split(stream[1:], np.flatnonzero(stream[1:-1] == PAD) + 1) if separate else [stream[1:]]
@@ -402,7 +402,7 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
     d, a, _ = read_decisions(model, begin(model), stream[1:])
     if not len(a):
         raise ValueError("no token in the text that weights are fitted on: give some text")
-    X = _inputs(a, _other_log_odds(model, other, stream, d.place + 1, d.node))
+    X = _inputs(model, other, a, stream, d._replace(place=d.place + 1))
     depth = np.minimum(model.tree.depths[d.node], _deepest)
     shared = newton(X, d.bit, np.array([1.0, 0.0, 0.0]), 1.0)
     weights = np.tile(shared, (_deepest + 1, 1))
@@ -411,12 +411,12 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
     return Combination(model, other, weights.astype(np.float32))
 
 
-def _other_log_odds(
-    model: CountedModel, other: AnyModel, stream: np.ndarray, place: np.ndarray, node: np.ndarray
-) -> Float[np.ndarray, " B"]:
-    """Another model's log-odds of decisions: its mass right and left of nodes."""
-    places, row = np.unique(place, return_inverse=True)
-    tree, N, found, size = model.tree, model.vocab_size, np.zeros(len(place)), max(1, _cells // model.vocab_size)
+def _inputs(
+    model: CountedModel, other: AnyModel, a: np.ndarray, stream: np.ndarray, d: Decisions
+) -> Float32[np.ndarray, "B 3"]:
+    """The log-odds of both models, the other's by its mass right and left of nodes, and 1."""
+    places, row = np.unique(d.place, return_inverse=True)
+    tree, N, found, size = model.tree, model.vocab_size, np.zeros(len(a)), max(1, _cells // model.vocab_size)
     token, depth = np.nonzero(tree.within)
     side = 2 * tree.node[token, depth] + tree.bit[token, depth]
     sides = csr_array((np.ones(len(token)), (token, side)), shape=(N, 2 * N))
@@ -424,18 +424,9 @@ def _other_log_odds(
         some, past = (row >= first) & (row < first + size), Past(stream, places[first : first + size])
         log_p = log_distributions(other, contexts_at(stream, past.places, other.radius), past=past)
         mass = np.maximum(np.exp(log_p.astype(np.float64)) @ sides, 1e-15).reshape(len(log_p), N, 2)
-        left, right = mass[row[some] - first, node[some]].T
+        left, right = mass[row[some] - first, d.node[some]].T
         found[some] = np.clip(np.log(right) - np.log(left), -MOST, MOST)
-    return found
-
-
-def _inputs(a: np.ndarray, z: np.ndarray) -> Float32[np.ndarray, "B 3"]:
-    return np.stack([a, z, np.ones(len(a))], axis=1).astype(np.float32)
-
-
-def _mix(model: Combination, a: np.ndarray, z: np.ndarray, node: np.ndarray) -> Float32[np.ndarray, " B"]:
-    depth = np.minimum(model.model.tree.depths[node], _deepest)
-    return np.einsum("bf,bf->b", _inputs(a, z), model.weights[depth])
+    return np.stack([a, found, np.ones(len(a))], axis=1).astype(np.float32)
 
 
 # Measures of documents, and of texts with any tokens
@@ -543,8 +534,8 @@ def loss_fields(losses: Sequence[DocumentLosses]) -> dict[str, Any]:
     """`loss`, `perplexity`, `loss_se` and `positions` of some texts together."""
     nll, positions = (np.concatenate(part) for part in zip(*losses, strict=True))
     loss, error = paired_difference(nll, np.zeros_like(nll), positions)
-    shown = None if np.isnan(error) else error
-    return {"loss": loss, "perplexity": float(np.exp(loss)), "loss_se": shown, "positions": int(positions.sum())}
+    fields = {"loss": loss, "perplexity": float(np.exp(loss)), "loss_se": None if np.isnan(error) else error}
+    return fields | {"positions": int(positions.sum())}
 
 
 def score_documents(model: AnyModel, tokenizer: Tokenizer, documents: Sequence[str], **options: Any) -> Float[np.ndarray, " n"]:

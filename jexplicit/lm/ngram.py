@@ -222,23 +222,15 @@ def write_arpa(path: str | os.PathLike, model: Any, tokenizer: Tokenizer) -> Non
         sections.append((0, iter(())))  # KenLM reads no file of order 1, but one without bigrams
 
     def write(file: Any) -> None:
-        file.write(b"\\data\\\n")
-        file.writelines(f"ngram {n}={size}\n".encode() for n, (size, _) in enumerate(sections, 1))
-        for n, (_, lines) in enumerate(sections, 1):
-            file.write(f"\n\\{n}-grams:\n".encode())
-            file.writelines("".join(block).encode() for block in lines)
-        file.write(b"\n\\end\\\n")
+        with gzip.GzipFile("", "wb", 5, file) if path.suffix.lower() == ".gz" else contextlib.nullcontext(file) as out:
+            out.write(b"\\data\\\n")
+            out.writelines(f"ngram {n}={size}\n".encode() for n, (size, _) in enumerate(sections, 1))
+            for n, (_, lines) in enumerate(sections, 1):
+                out.write(f"\n\\{n}-grams:\n".encode())
+                out.writelines("".join(block).encode() for block in lines)
+            out.write(b"\n\\end\\\n")
 
-    def write_gzip(file: Any) -> None:
-        with gzip.GzipFile("", "wb", 5, file) as zipped:
-            write(zipped)
-
-    write_whole(path, write_gzip if path.suffix.lower() == ".gz" else write)
-
-
-def _begins_once(X: np.ndarray) -> np.ndarray:
-    """The contexts [M, n] with `<pad>` in the last place at most."""
-    return (X[:, :-1] != PAD).all(axis=1)
+    write_whole(path, write)
 
 
 def _whole(chain: BackOffChain, X: np.ndarray) -> np.ndarray:
@@ -252,7 +244,7 @@ def _weights(chain: BackOffChain, X: np.ndarray) -> tuple[np.ndarray, np.ndarray
     if n > len(chain.levels):
         return np.zeros(M), np.zeros(M, bool)
     numbers = map_contexts(context_numbers, chain.children, _whole(chain, X), block=4096).T[n - 1 :]
-    numbers = np.where(_begins_once(X), numbers, -1)
+    numbers = np.where((X[:, :-1] != PAD).all(axis=1), numbers, -1)  # `<s>` begins a context
     gammas = [np.where(m >= 0, np.asarray(g, float)[m], 0) for m, g in zip(numbers, chain.log_gamma[n - 1 :], strict=True)]
     return np.where(X[:, -1] == PAD, sum(gammas), gammas[0]) / _ln10, numbers[0] >= 0
 
@@ -260,7 +252,7 @@ def _weights(chain: BackOffChain, X: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def _section(chain: BackOffChain, n: int, X: np.ndarray, rows: Sparse, words: list[str]) -> tuple[int, Iterator[list[str]]]:
     """The number of n-grams that contexts [R, n] begin, and their lines in blocks."""
     r, i = np.repeat(np.arange(len(X)), np.diff(rows.start)), np.asarray(rows.ids).astype(np.int32)
-    kept = _begins_once(X)[r]
+    kept = (X[:, :-1] != PAD).all(axis=1)[r]
     r, i = r[kept], i[kept]
     shorter = BackOffChain(chain.base, chain.children[: n - 1], chain.levels[:n], chain.log_gamma[:n])
     log_p, starts = shorter.target_logits(X[r], i).astype(float), X[r, -1] == PAD
@@ -285,9 +277,9 @@ def _section(chain: BackOffChain, n: int, X: np.ndarray, rows: Sparse, words: li
 
 
 class Order(NamedTuple):
-    """N-grams of one order: word ids (-1 for `</s>`), log p and weights."""
+    """N-grams of one order."""
 
-    words: np.ndarray
+    words: np.ndarray  # [n-grams, n] ids, -1 for `</s>`
     log_p: np.ndarray
     weight: np.ndarray
 
