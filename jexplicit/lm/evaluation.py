@@ -268,8 +268,7 @@ def score(
         log_p = np.concatenate([read(model, init(model), text, progress=progress)[0] for text in documents])
         return log_p[predicted_places(stream, model.eos) - 1]
     text = read_text(stream, model.radius, eos=model.eos)
-    past = text.past.within_documents() if separate else text.past
-    return log_probabilities(model, text.X, text.Y, past=past, mesh=mesh, progress=progress)
+    return log_probabilities(model, text.X, text.Y, past=text.past, mesh=mesh, progress=progress)
 
 
 def log_probabilities(
@@ -306,7 +305,6 @@ def log_distributions(
     if isinstance(model, Counted):
         if past is None:
             raise ValueError("a counted model reads the text before: say where the positions stand (past)")
-        model = model.within_documents() if isinstance(model, CountedModel) and past.starts is not None else model
         if not len(past.places):
             return np.zeros((0, model.vocab_size))
         if isinstance(model, CountedModel) and model.history == "none":

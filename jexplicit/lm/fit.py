@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jexplicit.counts import count_sparse
 from jexplicit.data.streams import contexts
 from jexplicit.data.text import Corpus, Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, PAD, Tokenizer, encode_documents, make_tokenizer
@@ -146,7 +147,7 @@ def fit(
         if method != "ngram" and choose_tables([method], N, K, host_bytes()) == "sparse":
             if method in DENSE and method != "explicit":
                 raise ValueError(f"method {method!r} needs tables of {N} x {N}, too large here: use a smaller vocab_size")
-            text = text.like(stream, sparse_counts=text.sparse_counts(K))
+            text = text.like(stream, sparse_counts=count_sparse(stream, radius=K, vocab_size=N))
         if method in ("cold", "warm") and (watch is None or watch.dev is None):  # the best epoch is that of a held-out part
             text, held_out = text.parts(settings.calibration_positions)
             watch = (watch or Watch())._replace(dev=held_out)

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.counts import windows
 from jexplicit.data.streams import Stream, check_stream, check_token_ids, contexts, pad_to, window_contexts
 from jexplicit.data.tokenizers import PAD
+from jexplicit.lm.counted.contexts import predicted_places
 from jexplicit.runs.devices import AXIS, default_mesh, gather_over_processes, on_cpu, part_of_process, replicate
 
 HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context
@@ -373,16 +374,10 @@ class Past(NamedTuple):
 
     stream: Integer[np.ndarray, " L"]
     places: Integer[np.ndarray, " M"]
-    starts: Integer[np.ndarray, " M"] | None = None
 
     def take(self, m: Any) -> "Past":
         """Some of the positions."""
-        return self._replace(places=self.places[m], starts=None if self.starts is None else self.starts[m])
-
-    def within_documents(self) -> "Past":
-        """The same positions, each with the past of its own document alone."""
-        pads = np.flatnonzero(self.stream == PAD)
-        return self._replace(starts=pads[np.searchsorted(pads, self.places) - 1])
+        return self._replace(places=self.places[m])
 
 
 class State(NamedTuple):
@@ -401,9 +396,7 @@ class EncodedText(NamedTuple):
 
 def read_text(stream: np.ndarray, K: int, *, eos: bool = False) -> EncodedText:
     """The predictions of a stream, `<pad> d_1 <pad> ... d_n <pad>`, in its order."""
-    X, Y = contexts(stream, K, eos=eos)
-    places = np.arange(1, len(stream)) if eos else np.flatnonzero(stream[1:] != PAD) + 1
-    return EncodedText(X, Y, Past(stream, places))
+    return EncodedText(*contexts(stream, K, eos=eos), Past(stream, predicted_places(stream, eos)))
 
 
 def contexts_at(stream: Integer[np.ndarray, " L"], places: Integer[np.ndarray, " M"], K: int) -> Integer[np.ndarray, "M K"]:
@@ -414,8 +407,7 @@ def contexts_at(stream: Integer[np.ndarray, " L"], places: Integer[np.ndarray, "
 def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:
     """The W tokens before every position, nearest first, `NO_TOKEN` before the text."""
     places = past.places[:, None] - 1 - np.arange(W)[None, :]
-    starts = 0 if past.starts is None else past.starts[:, None]
-    return np.where(places >= starts, past.stream[np.maximum(places, 0)].astype(np.int32), NO_TOKEN)
+    return np.where(places >= 0, past.stream[np.maximum(places, 0)].astype(np.int32), NO_TOKEN)
 
 
 def sampled_positions(

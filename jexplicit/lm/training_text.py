@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
-from scipy.sparse import csr_array
 
-from jexplicit.counts import Counts, SparseCounts, count, count_sparse
+from jexplicit.counts import Counts, SparseCounts, count
 from jexplicit.data.streams import Stream, check_stream, cut_documents, hold_out
 from jexplicit.data.tokenizers import PAD, Tokenizer
 from jexplicit.lm.evaluation import AnyModel
@@ -92,16 +91,8 @@ class TrainingText:
         return self._counts
 
     def known_counts(self, radius: int) -> Counts | SparseCounts:
-        """C_1 .. C_K as they are known: sparse, or else dense."""
-        return self.sparse_counts(radius) if self._sparse and not self._counts else self.counts(radius)
-
-    def sparse_counts(self, radius: int) -> SparseCounts:
-        """C_1 .. C_K, sparse."""
-        if len(self._sparse) < radius and len(self._counts) >= radius:
-            return tuple(csr_array(C) for C in self._counts[:radius])
-        if len(self._sparse) < radius:
-            self._sparse = count_sparse(self.stream, radius=radius, vocab_size=self.vocab_size)
-        return self._sparse[:radius]
+        """C_1 .. C_K, sparse where only those are known, else dense."""
+        return self._sparse[:radius] if len(self._sparse) >= radius and not self._counts else self.counts(radius)
 
     def parts(self, positions: int = 0) -> "tuple[TrainingText, np.ndarray]":
         """The text in two parts: one to count, one to fit weights on."""

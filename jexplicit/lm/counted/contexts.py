@@ -229,10 +229,9 @@ def _line_before(text: Text, what: Callable[[np.ndarray, np.ndarray], np.ndarray
     return np.where(start > text.begin + 1, what(np.maximum(start[end], text.begin), end), 0)
 
 
-def _of_kind(text: Text, kinds: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """[L] the last place with some kinds of token, if any."""
-    last = text.latest(np.isin(text.spelling.kind[text.ids], kinds), text.at, -1)
-    return np.maximum(last, 0), last > text.begin
+def _last_of(text: Text, *kinds: int) -> np.ndarray:
+    """The last place with some kinds of token, or that before the first token."""
+    return np.maximum(text.latest(np.isin(text.spelling.kind[text.ids], kinds), text.at, -1), text.begin)
 
 
 def _since_place(text: Text, event: np.ndarray, place: np.ndarray) -> Column:
@@ -240,24 +239,12 @@ def _since_place(text: Text, event: np.ndarray, place: np.ndarray) -> Column:
     return np.searchsorted(event, text.at) - np.searchsorted(event, place)
 
 
-def _sentence(text: Text) -> Column:
-    """The number of words that have begun since the end of the sentence before."""
-    stop, known = _of_kind(text, (5,))
-    return _since_place(text, text[_words].begin, np.where(known, stop, text.begin))
-
-
-def _punctuation(text: Text) -> Column:
-    """The last token that is neither word nor white space."""
-    last, known = _of_kind(text, (5, 6))
-    return np.where(known, text.ids[last] + 1, 0)
-
-
-def _shape(text: Text, length: int = 8) -> Column:
-    """The kinds of the last tokens, with runs of small letters as one."""
+def _shape(text: Text) -> Column:
+    """The kinds of the last eight tokens, with runs of small letters as one."""
     kind = text.spelling.kind[text.ids].astype(np.uint64)
     kept = np.flatnonzero((kind != 1) | np.append(True, kind[:-1] != 1))
     n, found = np.searchsorted(kept, text.at), np.zeros(len(kind), np.uint64)
-    for k in range(length):
+    for k in range(8):
         place = kept[np.maximum(n - 1 - k, 0)]
         found |= np.where((n > k) & (place > text.begin), kind[place], 0).astype(np.uint64) << np.uint64(3 * k)
     return found
@@ -293,8 +280,8 @@ COLUMNS: dict[str, Callable[[Text], Column]] = {
     "words in line": lambda text: _since_place(text, text[_words].end, text[_line_start]),
     "width before": lambda text: _line_before(text, lambda start, end: end - start + 1),
     "line end": lambda text: _line_before(text, lambda start, end: text.ids[np.maximum(end - 1, 0)] + 1),
-    "sentence": _sentence,
-    "punctuation": _punctuation,
+    "sentence": lambda text: _since_place(text, text[_words].begin, _last_of(text, 5)),  # words that have begun in it
+    "punctuation": lambda text: np.where((last := _last_of(text, 5, 6)) > text.begin, text.ids[last] + 1, 0),
     "shape": _shape,
     "place": _place,
     "followed": lambda text: _followed(text, 1),
