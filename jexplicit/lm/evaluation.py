@@ -222,8 +222,18 @@ def evaluate(
         nll, positions = -log_p.sum(), len(log_p)
     else:
         check_threads()
-        X, Y, times, past = _positions_of(model, stream, sample, seed)
-        n, kind, positions = 1 if times is None else times, model.rows, len(Y) if times is None else int(times.sum())
+        kind, past, times = model.rows, None, None
+        if model.history:
+            text = read_text(np.asarray(stream[:]), model.radius, eos=model.eos)
+            m = draw_sample(len(text.Y), sample, seed)
+            X, Y, past = text.X[m], text.Y[m], text.past.take(m)
+        elif model.radius == 1 and isinstance(kind, TableRows):
+            C: Any = coo_array(count_sparse(stream, radius=1, vocab_size=model.vocab_size)[0])
+            wanted = np.flatnonzero(model.eos | (C.col != PAD))
+            X, Y, times = C.row[wanted, None], C.col[wanted], C.data[wanted]
+        else:
+            X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
+        n, positions = 1 if times is None else times, len(Y) if times is None else int(times.sum())
         if positions and isinstance(kind, TableRows) and not kind.normalised:
             distinct, often = distinct_contexts(X, times, ordered=model.ordered)
             log_Z = kind.log_partition(distinct, mesh=mesh, progress=progress).astype(np.float64)
@@ -339,22 +349,6 @@ def check_ids(model: AnyModel, ids: Any) -> np.ndarray:
         raise ValueError(f"token ids of {ids.dtype}: pass integers (of a text: TextModel, generate_text)")
     check_token_ids(ids, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
     return ids
-
-
-def _positions_of(
-    model: LanguageModel, stream: Stream, sample: int | None, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, Past | None]:
-    """Contexts, targets, their frequencies (None for once) and places of a text."""
-    if model.history:
-        text = read_text(np.asarray(stream[:]), model.radius, eos=model.eos)
-        m = draw_sample(len(text.Y), sample, seed)
-        return text.X[m], text.Y[m], None, text.past.take(m)
-    if model.radius == 1 and isinstance(model.rows, TableRows):
-        C: Any = coo_array(count_sparse(stream, radius=1, vocab_size=model.vocab_size)[0])
-        wanted = np.flatnonzero(model.eos | (C.col != PAD))
-        return C.row[wanted, None], C.col[wanted], C.data[wanted], None
-    X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
-    return X, Y, None, None
 
 
 def _log_p(model: LanguageModel, x: Integer[Array, " K"]) -> Float[Array, " N"]:

@@ -10,18 +10,9 @@ Features = Literal["sum", "cat"]
 History = str  # none, document, window:W, all, adaptive or adaptive:document; see jexplicit.lm.counted.contexts.window_of
 Smoothing = Literal["kneser-ney", "add-alpha"]
 Method = Literal[
-    "unigram",
-    "bigram",
-    "ngram",
-    "explicit",
-    "delta",
-    "cold",
-    "warm",
-    "optimum",
-    "log-linear",
-    "iterative-scaling",
-    "context-mixing",
-]
+    "unigram", "bigram", "ngram", "explicit", "delta", "cold", "warm", "optimum",
+    "log-linear", "iterative-scaling", "context-mixing",
+]  # fmt: skip
 
 
 def label(row: Mapping[str, Any]) -> str:

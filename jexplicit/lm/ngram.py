@@ -137,7 +137,12 @@ def _kneser_ney_chain(levels: list[ContextLevel], N: int, *, modified: bool) -> 
         later = np.searchsorted(level.start, np.arange(_pairs_per_block, level.start[-1], _pairs_per_block), "right") - 1
         for c in starmap(slice, pairwise(np.unique([0, *later, len(level.contexts)]).tolist())):  # pairs that fit the caches
             block, pairs = level.part(c), slice(level.start[c.start], level.start[c.stop])
-            P_lower = _shorter_P(shorter, P, N, block) if rows else lower[block.outputs]
+            P_lower = lower[block.outputs]
+            if rows:  # P(i|h') of the pairs (h, i), numbered by h'; contexts stand in the order of those that they extend
+                near = slice(block.contexts[0], block.contexts[-1] + 1)
+                some = shorter.part(near)
+                place = np.searchsorted(some.keys(np.arange(len(some.contexts)), N), block.keys(block.contexts - near.start, N))
+                P_lower = P[shorter.start[near.start] :][place]
             kind, total = np.minimum(block.counts, 3), sum_runs(block.counts, block.start)
             freed = D @ [sum_runs(kind == n, block.start) for n in (1, 2, 3)]
             kept, backed_off = block.counts - D[kind - 1], block.of_pairs(freed) * P_lower
@@ -150,14 +155,6 @@ def _kneser_ney_chain(levels: list[ContextLevel], N: int, *, modified: bool) -> 
         shorter, P = level, own_P
     arrays = np.log(lower).astype(np.float32), tuple(children), tuple(rows), tuple(log_gammas)
     return BackOffChain(*jax.device_put(arrays, may_alias=True))  # on a CPU nothing is copied
-
-
-def _shorter_P(shorter: ContextLevel, P: np.ndarray, N: int, block: ContextLevel) -> np.ndarray:
-    """`P(i|h')` of pairs (h, i) of a block, numbered by h'."""
-    near = slice(block.contexts[0], block.contexts[-1] + 1)  # contexts stand in the order of those that they extend
-    some = shorter.part(near)
-    keys = some.keys(np.arange(len(some.contexts)), N)
-    return P[shorter.start[near.start] :][np.searchsorted(keys, block.keys(block.contexts - near.start, N))]
 
 
 # ARPA files

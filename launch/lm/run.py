@@ -35,12 +35,11 @@ from jexplicit.lm import evaluation
 from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, contexts_name, contexts_radius, fit_bytes
 from jexplicit.lm.evaluation import AnyModel
-from jexplicit.lm.files import FROM_COUNTS, load_counts, model_name, model_rows, save_counts, save_run_model
 from jexplicit.lm.fit import OPTIONS, ORDER, choose_tables, fit_model
 from jexplicit.lm.layers import target_counts, with_targets
 from jexplicit.lm.model import LanguageModel, is_token_model, sampled_positions
 from jexplicit.lm.names import Features, FitOptions, label
-from jexplicit.lm.text_model import load_row
+from jexplicit.lm.text_model import FROM_COUNTS, load_counts, load_row, model_name, model_rows, save_counts, save_run_model
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs import devices
 from jexplicit.runs.files import host_bytes, parse_bytes, peak_bytes, refuses, trim_heap, write_json

@@ -30,9 +30,8 @@ from jexplicit.data.text import Corpus, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
 from jexplicit.lm import training as lm_training
 from jexplicit.lm.counted.model import contexts_radius
-from jexplicit.lm.files import FROM_COUNTS
 from jexplicit.lm.fit import ORDER
-from jexplicit.lm.text_model import load_row
+from jexplicit.lm.text_model import FROM_COUNTS, load_row
 from jexplicit.lm.training import sweep_tables
 from jexplicit.nn import training
 from jexplicit.runs.files import read_events

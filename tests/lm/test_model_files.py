@@ -11,8 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import jexplicit
 from jexplicit.lm import files
-from jexplicit.lm.files import save_run_model
-from jexplicit.lm.text_model import TextModel
+from jexplicit.lm.text_model import TextModel, save_run_model
 
 TEXTS = ["the cat sat", "the dog sat", "a cat ran"]
 

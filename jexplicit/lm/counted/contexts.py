@@ -403,10 +403,10 @@ def word_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray, "N 
     return x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6)
 
 
-def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], least: float = 0.2) -> Tree:
+def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"]) -> Tree:
     """The tree that splits sets of tokens by 2-means of unit vectors x.
 
-    Each half keeps `least` of the occurrences, where the tokens allow it: paths stay short.
+    Each half keeps a fifth of the occurrences, where the tokens allow it: paths stay short.
     """
     N, children, weight = len(counts), {}, counts + 1e-3
     number, todo = N, [(np.arange(N), None)]
@@ -428,7 +428,7 @@ def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], least
             order = np.argsort(score, kind="stable")
             share = np.cumsum(w[order]) / w.sum()
             n = np.searchsorted(share, 0.5) + 1 if threshold is None else np.count_nonzero(score <= threshold)
-            low, high = np.searchsorted(share, least) + 1, np.searchsorted(share, 1 - least)
+            low, high = np.searchsorted(share, 0.2) + 1, np.searchsorted(share, 1 - 0.2)
             low, high = (low, high) if low <= high else (1, len(w) - 1)  # a token may have more than all others
             before, left = left, np.zeros(len(w), bool)
             left[order[: np.clip(n, max(low, 1), min(high, len(w) - 1))]] = True

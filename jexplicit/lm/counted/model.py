@@ -180,8 +180,7 @@ def contexts_name(contexts: str, kind: str | None) -> str:
 
 def contexts_radius(contexts: str, kind: str | None) -> int:
     """The furthest token that contexts name by its distance: the model's radius."""
-    found = CONTEXTS[contexts_name(contexts, kind)]
-    return max(column for context in found for column in context.columns if isinstance(column, int))
+    return max(k for context in CONTEXTS[contexts_name(contexts, kind)] for k in context.columns if isinstance(k, int))
 
 
 _sizes = {"place": 8, "known": 16, "node": 512, "depth": 16, "before": 512, "since": 8}  # of facts, at most

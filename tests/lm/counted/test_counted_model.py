@@ -37,11 +37,10 @@ from jexplicit.lm.evaluation import (
     read,
     score,
 )
-from jexplicit.lm.files import read_model_file, save_model
 from jexplicit.lm.fit import fit_model
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.model import Past, draw_sample, read_text, token_model
-from jexplicit.lm.text_model import TextModel, load_model
+from jexplicit.lm.text_model import TextModel, load_model, read_model_file, save_model
 from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.runs.devices import data_mesh
 
