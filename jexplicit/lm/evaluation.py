@@ -32,7 +32,7 @@ from jexplicit.lm.model import (
 )
 from jexplicit.runs.devices import check_threads
 
-_read_at_once, _scored_at_once = 1 << 24, 1 << 16  # tokens
+_scored_at_once = 1 << 16  # tokens
 _largest_exponent = 700.0  # of a double
 _tie = 1e-4  # nats: log-probabilities are float32, and sums of the same numbers in another order differ by some 1e-5
 _deepest, _ridge = 12, 20.0  # depths with weights of their own in a combination, and their ridge to those of all decisions
@@ -466,30 +466,24 @@ def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float 
     return dict(zip(names, (bits / sizes.bytes, bits / sizes.characters, perplexity), strict=True))
 
 
-def _blocks(stream: Stream) -> Iterator[np.ndarray]:
-    return (stream[start : start + _read_at_once] for start in range(0, len(stream), _read_at_once))
-
-
-def positions_in_all(stream: Stream, *, eos: bool = False) -> int:
+def positions_in_all(stream: np.ndarray, *, eos: bool = False) -> int:
     """The number of predictions of a stream: tokens, and predicted ends of documents."""
-    return len(stream) - 1 if eos else sum(int(np.count_nonzero(tokens != PAD)) for tokens in _blocks(stream))
+    return len(stream) - 1 if eos else int(np.count_nonzero(stream != PAD))
 
 
-def unknown_share(stream: Stream) -> float:
+def unknown_share(stream: np.ndarray) -> float:
     """The share of `<unk>` among the tokens of a stream."""
-    unknown = sum(int(np.count_nonzero(tokens == UNK_ID)) for tokens in _blocks(stream))
-    return unknown / max(positions_in_all(stream), 1)
+    return np.count_nonzero(stream == UNK_ID) / max(positions_in_all(stream), 1)
 
 
-def spelling(tokenizer: Tokenizer, stream: Stream, sizes: TextSizes | None) -> float:
+def spelling(tokenizer: Tokenizer, stream: np.ndarray, sizes: TextSizes | None) -> float:
     """The price in nats of a uniform code for the unknown in a text.
 
     A character costs ln 0x110000, the number of Unicode's. A word costs ln 256 for its end and for each byte; of a tokenizer of
     words all bytes cost ln 256 that are neither of known words nor one character of white space between words. Where the sizes
     of the text are not known, words cost 0.
     """
-    N = tokenizer.vocab_size
-    counts = sum((np.bincount(tokens, minlength=N) for tokens in _blocks(stream)), np.zeros(N, int))
+    counts = np.bincount(stream, minlength=tokenizer.vocab_size)
     unknown = int(counts[UNK_ID])
     if not tokenizer.of_words:
         return unknown * math.log(0x110000)

@@ -195,9 +195,7 @@ def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit)
     if not isinstance(texts, Iterable | os.PathLike):
         raise ValueError(f"{texts!r} instead of texts: pass a list of strings, or a pathlib.Path for a file")
     if isinstance(texts, Mapping) or hasattr(texts, "columns"):  # iterating over a table gives the names of its columns
-        columns = [*(texts if isinstance(texts, Mapping) else cast(Any, texts).columns)]
-        column = "text" if "text" in columns else next(iter(columns), "text")
-        raise ValueError(f"a {type(texts).__name__} instead of texts: pass the column of the texts, such as table[{column!r}]")
+        raise ValueError(f"a {type(texts).__name__} instead of texts: pass the column of the texts, such as table['text']")
     if isinstance(texts, (set, frozenset)):
         raise ValueError("a set of texts, which has no order: pass a list, sorted(texts)")
     given: list[Any] = [texts] if isinstance(texts, os.PathLike) else list(texts)

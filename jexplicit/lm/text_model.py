@@ -217,9 +217,17 @@ def _load_file(path: Path) -> TextModel:
 
 
 def load_row(path: str | os.PathLike, row: Mapping[str, Any]) -> TextModel:
-    """The model of one row of a run."""
+    """The model of one row of a run: its file's, or solved again from counts."""
     path = local_path(path)
-    tokenizer, model = Tokenizer.load(path / "tokenizer.model"), row_model(path, row)
+    tokenizer = Tokenizer.load(path / "tokenizer.model")
+    if file := _file_of(path, row):
+        model = read_model_file(file)[0]
+    else:
+        counts, eos = load_counts(path) or load_counts(path, sparse=True), (read_config(path) or {}).get("eos", False)
+        if row["method"] == "explicit":
+            model = explicit_language_model(counts, features=row["features"], radius=row["radius"], eos=eos)
+        else:
+            model = (unigram_model if row["method"] == "unigram" else bigram_model)(counts, eos=eos)
     check_sizes(path, model, tokenizer)
     return TextModel(model, tokenizer, {**row, "command": read_command(path)})
 
@@ -383,7 +391,7 @@ def check_sizes(path: Any, model: AnyModel, tokenizer: Tokenizer) -> None:
 
 
 def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[str, Any]]:
-    """The rows of a run with a model that `row_model` can load, in order.
+    """The rows of a run with a model that `load_row` can load, in order.
 
     wanted: method, features, radius or history -> the values to take; default, any.
     """
@@ -403,16 +411,6 @@ def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[st
         return found
     words = ", ".join(f"{name} {' or '.join(map(str, values))}" for name, values in wanted.items())
     raise ValueError(f"{path} has no model with {words}: it has {', '.join(map(model_name, rows))}")
-
-
-def row_model(run: Path, row: Mapping[str, Any]) -> AnyModel:
-    """The model of a row: its file's, or solved again from counts."""
-    if file := _file_of(run, row):
-        return read_model_file(file)[0]
-    counts, eos = load_counts(run) or load_counts(run, sparse=True), (read_config(run) or {}).get("eos", False)
-    if row["method"] == "explicit":
-        return explicit_language_model(counts, features=row["features"], radius=row["radius"], eos=eos)
-    return (unigram_model if row["method"] == "unigram" else bigram_model)(counts, eos=eos)
 
 
 def model_name(row: Mapping[str, Any]) -> str:

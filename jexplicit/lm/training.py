@@ -82,15 +82,9 @@ def initial_state(params: tuple[Array, ...], optimizer: optax.GradientTransforma
     return DecoderState(params, placed)
 
 
-def whole_batch(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, ordered: bool) -> DecoderBatch:
-    """All positions of a text as one batch."""
-    parts = *distinct_contexts(X, ordered=ordered), X, Y
-    return DecoderBatch(*(part.astype(np.int32) for part in parts))
-
-
 def make_batch(X: Integer[np.ndarray, "B K"], Y: Integer[np.ndarray, " B"], *, features: Features, size: int) -> DecoderBatch:
     """A batch of contexts and targets, padded to `size` without weight."""
-    distinct, n, X, Y = whole_batch(X, Y, ordered=features == "cat")
+    distinct, n = distinct_contexts(X, ordered=features == "cat")
     u = min(-(-len(distinct) // _round_up) * _round_up, -(-size // _block) * _block)
     return DecoderBatch(pad_to(distinct, u, 0), pad_to(n, u, 0), pad_to(X, size, 0), pad_to(Y, size, -1))
 
@@ -309,7 +303,8 @@ def sweep_tables(
         raise ValueError("no position to predict: the text has no tokens")
     features = model.features if weights is None else "cat"
     F = _blocks(text.counts(K)[:K], features, eos)
-    distinct = whole_batch(X, Y, ordered=features == "cat")._replace(X=np.zeros((0, K), np.int32), Y=np.zeros(0, np.int32))
+    seen = (*distinct_contexts(X, ordered=features == "cat"), X[:0], Y[:0])
+    distinct = DecoderBatch(*(part.astype(np.int32) for part in seen))
     tables = model.tables if weights is not None else model.tables[: len(F)]
     dtype = tables[0].dtype
     check_memory(mesh, 10 * len(tables) * tables[0].nbytes // mesh.size, "tables and their co-occurrences")

@@ -250,8 +250,7 @@ def threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(os.cpu_count() or 1, 4))
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=threads.cache_clear)  # a child has no threads
+os.register_at_fork(after_in_child=threads.cache_clear)  # a child has no threads
 
 
 class Past(NamedTuple):
