@@ -1,7 +1,6 @@
-"""Tokenizers (SentencePiece, Kudo & Richardson 2018), and streams of ids.
+"""Tokenizers (SentencePiece, Kudo & Richardson 2018), and streams of ids; 0 and 1 are `<pad>` and `<unk>`.
 
-Ids 0 and 1 are `<pad>` and `<unk>`. Subwords and characters lose no known character; the amount of white space between words is
-lost. Other SentencePiece models are renumbered, and each character that they drop or do not know is `<unk>`.
+Other SentencePiece models are renumbered, and each character that they drop or do not know is `<unk>`.
 """
 
 import hashlib

@@ -1,9 +1,4 @@
-"""Exact reasons of predictions: logits and log-odds are sums.
-
-    log-odds = w.x + sum_g D_g.clip(U_g' x) = sum_f x_f (w_f + sum_gk D_gk c_gk U_gkf),     c = clip(U'x) / U'x
-
-A decision's log p less that of even odds is divided in the same proportions, as by integrated gradients.
-"""
+"""Exact reasons of predictions: logits and log-odds are sums."""
 
 from typing import NamedTuple
 
@@ -29,7 +24,7 @@ class Account(NamedTuple):
     log_odds: Float[np.ndarray, " B"]
 
     def by_token(self, n: int) -> list[np.ndarray]:
-        """Log-odds and nats [n, E] of n coming tokens, and log p."""
+        """Log-odds and nats [n, E] of n coming tokens, and log p: nats from even odds on, divided as the log-odds are."""
         d, signs, found = self.decisions, 2.0 * self.decisions.bit - 1, []
         near = np.abs(self.log_odds) < 1e-6
         a = np.where(near, 1.0, self.log_odds)
@@ -68,7 +63,10 @@ def account_of_candidates(model: CountedModel, state: CountedState, tokens: Inte
 
 
 def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead) -> tuple[np.ndarray, np.ndarray]:
-    """[B, E] log-odds ahead divided among entries, and their sums; gates learn."""
+    """[B, E] log-odds ahead divided among entries, and their sums; gates learn.
+
+    log-odds = w.x + sum_g D_g.clip(U_g' x) = sum_f x_f (w_f + sum_gk D_gk c_gk U_gkf),     c = clip(U'x) / U'x
+    """
     F, learn = KINDS * len(model.parts), ahead.blocks
     X, w = ahead.X.astype(np.float64), np.tile(model.weights.astype(np.float64), (len(ahead.d.bit), 1))
     a, done = np.zeros(len(w), np.float32), 0

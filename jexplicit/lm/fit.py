@@ -1,8 +1,4 @@
-"""Every method of fitting a language model by name: text and options to model.
-
-fit(texts, "log-linear", features="cat", radius=4).perplexity(others)
-fit_model("log-linear", TrainingText(stream, N), Options(features="cat", radius=4)).model
-"""
+"""Every method of fitting a language model by name: text and options to model."""
 
 import contextlib
 import os
@@ -44,7 +40,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {  # that each method uses
     **dict.fromkeys(("cold", "warm"), (*_tables, *_training)),
     "log-linear": (*_tables, *_exponents),
     "iterative-scaling": (*_tables, "sweeps", "discount", *_exponents),
-    "context-mixing": ("contexts", "gates", "stages", "frozen", "history", "seed"),
+    "context-mixing": ("gates", "stages", "frozen", "history", "seed"),
 }
 _floor = 1e-9  # the count in the place of 0, at the optimum
 _copies = 6  # of the counts, while a dense model is solved

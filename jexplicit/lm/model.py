@@ -1,6 +1,4 @@
-"""The language model: logits of the next token as a sum of rows.
-
-    logits(context, history) = sum_g row_g(context, history),        p = softmax(logits)
+"""The language model, `p = softmax(sum_g row_g(context, history))`.
 
 A kind of rows has the fields of `LanguageModel` and `read(context, history)`, pure: index and tables, or a network.
 """
@@ -149,14 +147,11 @@ class TableRows:
     """Rows in tables: `index(context)` numbers the row of each, -1 for none."""
 
     names: Any
+    index: Any
     row_tables: Any  # arrays and sparse ones
     normalised = False  # whether target_logits are log-probabilities
     history = 0
     vocab_size = property(lambda self: self.row_tables[0].shape[1])
-
-    def index(self, context: Int[Array, " K"]) -> Int[Array, " rows"]:
-        """The row of each table, -1 for none."""
-        raise NotImplementedError
 
     def read(self, context: Integer[Array, " K"], history: Any = None) -> list[Float[Array, " N"]]:
         """The rows of one position, in nats."""

@@ -26,10 +26,8 @@ def label(row: Mapping[str, Any]) -> str:
 class FitOptions:
     """How models are fitted. Each method has its own options."""
 
-    GROUPS: ClassVar = {"contexts": "mixing", "calibration_positions": "smoothed", "epochs": "trained"}
+    GROUPS: ClassVar = {"gates": "mixing", "calibration_positions": "smoothed", "epochs": "trained"}
 
-    contexts: Literal["auto", "characters", "words", "subwords"] = "auto"
-    """context-mixing: the contexts that are counted. auto: those for the tokens of --tokenizer."""
     gates: Annotated[int, Bounds(at_least=0, at_most=4)] = 4
     """context-mixing: number of gates, which weigh the evidence by the place in the word or the tree, by the node of the tree
     and by the token before; 0: all decisions share their weights."""

@@ -1,8 +1,4 @@
-"""N-gram models, interpolated modified Kneser-Ney as rows of contexts, and ARPA files.
-
-A file has P(i|h) of n-grams that occurred and back-off weights log10 γ; P(i|h) = γ(h) P(i|h') of all others, h' without the
-furthest token. `<pad>` is `<s>` in a context, which ends there, and `</s>` as a target: log10 p = -99 without `eos`.
-"""
+"""N-gram models, interpolated modified Kneser-Ney as rows of contexts, and ARPA files."""
 
 import contextlib
 import gzip
@@ -157,7 +153,8 @@ def _kneser_ney_chain(levels: list[ContextLevel], N: int, *, modified: bool) -> 
     return BackOffChain(*jax.device_put(arrays, may_alias=True))  # on a CPU nothing is copied
 
 
-# ARPA files
+# ARPA files have P(i|h) of n-grams that occurred and back-off weights log10 γ; P(i|h) = γ(h) P(i|h') of all others, h' without
+# the furthest token. `<pad>` is `<s>` in a context, which ends there, and `</s>` as a target: log10 p = -99 without `eos`.
 
 
 def is_arpa(path: str | os.PathLike) -> bool:
@@ -328,25 +325,14 @@ def _read_orders(path: str, opened: Iterator[str]) -> tuple[list[str], list[Orde
 
 
 def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tuple[LanguageModel, Tokenizer]:
-    """The language model of an ARPA file of any order, and its tokenizer.
+    """The language model of an ARPA file of any order, .gz or not, and its tokenizer.
 
-    Args:
-        path: of the file, .gz or not; `write_arpa`'s, KenLM's lmplz's, SRILM's.
-        tokenizer: whose tokens the words of the file are, in the spelling of `arpa_words`; default, words that white space
-            separates.
+    The model predicts `<pad>` (`eos`) where the file gives `</s>` more than -99.
 
-    Returns:
-        a model of n-gram rows, and the tokenizer. The model predicts `<pad>` (`eos`) where the file gives `</s>` more than -99.
-
-    Raises:
-        ValueError: with file, line and remedy: no ARPA file, or one cut short; counts that are not those of its sections; a
-            word that is no unigram; an n-gram that stands twice; words other than the tokenizer's; unigrams that do not sum
-            to 1.
-
-    Example::
-
-        model, tokenizer = read_arpa("lm.arpa.gz")
-        TextModel(model, tokenizer, {}).score(["to be"])
+    tokenizer: whose tokens the words of the file are, in the spelling of `arpa_words`; default, words that white space
+    separates. ValueError, with file, line and remedy: no ARPA file, or one cut short; counts that are not those of its
+    sections; a word that is no unigram; an n-gram that stands twice; words other than the tokenizer's; unigrams that do not sum
+    to 1.
     """
     file = str(local_path(path))
     with contextlib.closing(file_lines(file)) as opened:
@@ -361,7 +347,16 @@ def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tu
     orders = [order for order in orders if len(order.log_p)]
     if any(order.words.shape[1] != n for n, order in enumerate(orders, 1)):
         raise ValueError(f"{file}: n-grams of an order, and none of the order below; write the file again")
-    base, eos = _unigrams(file, orders[0], renamed, N)
+    named, log_p, base = orders[0].words[:, 0], orders[0].log_p, np.full(N, NEVER * _ln10)
+    if len(np.unique(named)) < len(named):
+        raise ValueError(f"{file}: a unigram stands in it twice; write the file again")
+    base[renamed[named[named > 0]]] = log_p[named > 0]
+    end = float(log_p[named == -1].max(initial=NEVER * _ln10))
+    eos, left = end > (NEVER + 1) * _ln10, 1 - float(np.sum(np.exp(base[PAD + 1 :])))
+    if abs(left - np.exp(end) if eos else min(left, 0)) > _off_by:
+        total = 1 - left + (np.exp(end) if eos else 0)
+        raise ValueError(f"{file}: the unigrams sum to {total:.5g}: renormalise the model (SRILM: ngram -renorm)")
+    base[PAD] = end if eos else np.log(max(left, 10**NEVER))  # the rest is that of `<pad>`, which no text asks for
     read, children, sizes = [], list[Children](), [N]  # numbers of contexts
     for order in orders[1:]:  # nearest token first
         X, Y = order.words[:, -2::-1], order.words[:, -1]
@@ -387,21 +382,6 @@ def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tu
         gammas = *chain.log_gamma, weight.astype(np.float32)
         chain = BackOffChain(chain.base, tuple(children[:n]), (*chain.levels, rows), gammas)
     return LanguageModel(jax.device_put(chain), "none", eos), tokenizer
-
-
-def _unigrams(file: str, order: Order, renamed: np.ndarray, N: int) -> tuple[np.ndarray, bool]:
-    """log p of every token, and whether document ends are predicted."""
-    named, log_p, base = order.words[:, 0], order.log_p, np.full(N, NEVER * _ln10)
-    if len(np.unique(named)) < len(named):
-        raise ValueError(f"{file}: a unigram stands in it twice; write the file again")
-    base[renamed[named[named > 0]]] = log_p[named > 0]
-    end = float(log_p[named == -1].max(initial=NEVER * _ln10))
-    eos, left = end > (NEVER + 1) * _ln10, 1 - float(np.sum(np.exp(base[PAD + 1 :])))
-    if abs(left - np.exp(end) if eos else min(left, 0)) > _off_by:
-        total = 1 - left + (np.exp(end) if eos else 0)
-        raise ValueError(f"{file}: the unigrams sum to {total:.5g}: renormalise the model (SRILM: ngram -renorm)")
-    base[PAD] = end if eos else np.log(max(left, 10**NEVER))  # the rest is that of `<pad>`, which no text asks for
-    return base, eos
 
 
 def _rows_of(keys: np.ndarray, rows: int, N: int) -> tuple[Any, Any]:

@@ -422,7 +422,7 @@ def model_name(row: Mapping[str, Any]) -> str:
 def save_run_model(run: str | os.PathLike, row: Mapping[str, Any], model: AnyModel) -> None:
     """Save the model of a row of a run, beside its counts."""
     about = {name: row[name] for name in ("method", "features", "radius", "history") if name in row}
-    save_model(_models(run) / f"{model_name(row)}.safetensors", model, about=about)
+    save_model(_saved(run, "models") / f"{model_name(row)}.safetensors", model, about=about)
 
 
 def _file_of(run: Path, row: Mapping[str, Any]) -> Path | None:
@@ -430,32 +430,28 @@ def _file_of(run: Path, row: Mapping[str, Any]) -> Path | None:
     alike = ("sum", "cat") if row["radius"] == 1 and row["features"] in ("sum", "cat") else ()
     for features in (row["features"], *alike):
         name = f"{model_name({**row, 'features': features})}.safetensors"
-        if (_models(run) / name).exists():
-            return file_inside(_models(run), name, run / "results.json")
+        if (_saved(run, "models") / name).exists():
+            return file_inside(_saved(run, "models"), name, run / "results.json")
     return None
 
 
-def _models(run: str | os.PathLike) -> Path:
-    return local_path(run) / "checkpoints" / "models"
+def _saved(run: str | os.PathLike, name: str) -> Path:
+    return local_path(run) / "checkpoints" / name
 
 
 def save_counts(run: str | os.PathLike, counts: Counts | SparseCounts) -> None:
     """Save a run's counts as `checkpoints/counts`, sparse ones as `checkpoints/sparse_counts`."""
     sparse = issparse(counts[0])
     parts = [{name: np.asarray(getattr(C, name)) for name in _of_sparse} for C in counts] if sparse else list(counts)
-    save_checkpoint(_counts_path(run, sparse=sparse), {"counts": parts})
+    save_checkpoint(_saved(run, "sparse_counts" if sparse else "counts"), {"counts": parts})
 
 
 def load_counts(run: str | os.PathLike, *, sparse: bool = False) -> Counts | SparseCounts:
     """The counts of a run; none if it has not finished counting."""
-    if not is_checkpoint(path := _counts_path(run, sparse=sparse)):
+    if not is_checkpoint(path := _saved(run, "sparse_counts" if sparse else "counts")):
         return ()
     stored = load_checkpoint(path)
     with refuse_errors(f"{path} holds no counts", "delete it and run again"):
         if sparse:
             return tuple(sparse_table(*(np.asarray(part[name]) for name in _of_sparse)) for part in stored["counts"])
         return tuple(map(np.asarray, stored["counts"]))
-
-
-def _counts_path(run: str | os.PathLike, *, sparse: bool) -> Path:
-    return local_path(run) / "checkpoints" / ("sparse_counts" if sparse else "counts")

@@ -1,7 +1,4 @@
-"""Training of tables: Adagrad with the gradient by hand, and iterative scaling.
-
-L = sum_m log Z(x_m) - Ũ[x_m, y_m],    Ũ = E U,    dL/dŨ = Hᵀ(P - Y),    dL/dU = Eᵀ dL/dŨ
-"""
+"""Training of tables: Adagrad with the gradient by hand, and iterative scaling."""
 
 import functools
 import time
@@ -110,6 +107,8 @@ def loss_and_gradient(
     params: tuple[Array, ...], batch: DecoderBatch, *, features: Features, noise: Noise | None, mesh: Mesh
 ) -> tuple[Array, tuple[Array, ...]]:
     """The summed loss of a batch in nats, and its gradient.
+
+    L = sum_m log Z(x_m) - Ũ[x_m, y_m],    Ũ = E U,    dL/dŨ = Hᵀ(P - Y),    dL/dU = Eᵀ dL/dŨ
 
     Without positions: `sum_ctx n(ctx) log Z(ctx)` of distinct contexts, and the expected co-occurrences `HᵀP`.
     """

@@ -33,7 +33,7 @@ from jexplicit.data.text import (
 from jexplicit.data.tokenizers import PAD, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm import evaluation
 from jexplicit.lm.counted.contexts import window_of
-from jexplicit.lm.counted.model import CONTEXTS, contexts_name, contexts_radius, fit_bytes
+from jexplicit.lm.counted.model import CONTEXTS, WORDS, contexts_radius, fit_bytes
 from jexplicit.lm.evaluation import AnyModel
 from jexplicit.lm.fit import OPTIONS, ORDER, choose_tables, fit_model
 from jexplicit.lm.layers import target_counts, with_targets
@@ -223,7 +223,7 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
 
 def _mixing_bytes(config: Config, tokenizer: Tokenizer, counts: np.ndarray) -> int:
     """About the memory that a fit of context mixing takes; without one, 0."""
-    contexts = CONTEXTS[contexts_name(config.contexts, tokenizer.kind)]
+    contexts = CONTEXTS.get(tokenizer.kind, WORDS)
     return fit_bytes(counts, len(contexts)) if "context-mixing" in config.methods else 0
 
 
@@ -315,7 +315,7 @@ def _wanted_models(config: Config) -> Iterator[dict[str, Any]]:
         elif method == "ngram":
             yield {**name, "radius": ORDER}
         elif method == "context-mixing":
-            radius = contexts_radius(config.contexts, config.tokenizer)
+            radius = contexts_radius(config.tokenizer)
             yield from ({**name, "radius": radius, "history": history} for history in config.history)
         else:
             radii = [K for K in config.radius if K == 1 or method != "optimum"]  # which has a closed form there alone

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 TOKENS = [(features, radius) for features in ("sum", "cat") for radius in (1, 2)]
-COUNTED = ("context-mixing", "none", contexts_radius("auto", "word"))
+COUNTED = ("context-mixing", "none", contexts_radius("word"))
 
 
 def by_model(out: Path) -> dict[tuple, dict]:

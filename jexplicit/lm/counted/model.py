@@ -163,24 +163,14 @@ SUBWORDS = (
     *each((1, 3), ("followed",), ("followed two",), (1, 2, 3, 4, 5)),
     *each((1, 2, 3, 4), window=1000), *each((2,), window=200),
 )  # fmt: skip
-CONTEXTS = {"characters": CHARACTERS, "words": WORDS, "subwords": SUBWORDS}
-STAGES = {"characters": 2, "words": 1, "subwords": 1}
+CONTEXTS = {"char": CHARACTERS, "bpe": SUBWORDS}  # by the kind of the tokenizer; WORDS of others
 CHARACTER_GATES = (("place", "known"), ("place", "node"), ("before", "depth"), ("node",))
 WORD_GATES = (("since", "node"), ("depth", "known"), ("before",))
-GATES = {"characters": CHARACTER_GATES, "words": WORD_GATES, "subwords": WORD_GATES}
 
 
-def contexts_name(contexts: str, kind: str | None) -> str:
-    """The name of a set of contexts; auto depends on the kind of tokenizer."""
-    name = {"char": "characters", "bpe": "subwords"}.get(kind or "", "words") if contexts == "auto" else contexts
-    if name not in CONTEXTS:
-        raise ValueError(f"contexts {contexts!r}: choose auto, {' or '.join(CONTEXTS)}")
-    return name
-
-
-def contexts_radius(contexts: str, kind: str | None) -> int:
-    """The furthest token that contexts name by its distance: the model's radius."""
-    return max(k for context in CONTEXTS[contexts_name(contexts, kind)] for k in context.columns if isinstance(k, int))
+def contexts_radius(kind: str) -> int:
+    """The radius of a model by the kind of its tokenizer, the furthest token that contexts name by its distance."""
+    return max(k for context in CONTEXTS.get(kind, WORDS) for k in context.columns if isinstance(k, int))
 
 
 _sizes = {"place": 8, "known": 16, "node": 512, "depth": 16, "before": 512, "since": 8}  # of facts, at most
@@ -238,7 +228,7 @@ def fit_counted(
     tokenizer: Tokenizer | None = None,
     *,
     history: str = "none",
-    contexts: str | Sequence[Context] = "auto",
+    contexts: Sequence[Context] | None = None,
     gates: int | Sequence[tuple[str, ...]] = 4,
     layer: bool | None = None,
     stages: int | None = None,
@@ -255,10 +245,10 @@ def fit_counted(
         N: how many tokens there are.
         tokenizer: of the tokens; without one, columns of words and lines say nothing.
         history: what the model sees of the text before a token.
-        contexts: in the order in which they are added, or a name of CONTEXTS; `auto`, those for the kind of the tokenizer.
-        gates: the facts by which each chooses its sets, see `sets_of`; or how many of GATES.
+        contexts: in the order in which they are added; default, CHARACTERS, SUBWORDS or WORDS, by the kind of the tokenizer.
+        gates: the facts by which each chooses its sets, see `sets_of`; or how many of CHARACTER_GATES or WORD_GATES.
         layer: whether a layer on word vectors is solved; default, of words and subwords in texts of 100,000 decisions and more.
-        stages: in how many parts the contexts are divided, each followed by the gates; default, STAGES of the kind.
+        stages: in how many parts the contexts are divided, each followed by the gates; default, 2 of characters, else 1.
         frozen: whether the weights of gates stay as they are after the fit, in an adaptive model, too.
         eos: whether `<pad>` is predicted.
         seed: of the sample that weights are fitted on.
@@ -272,10 +262,11 @@ def fit_counted(
     check_stream(ids)
     check_token_ids(ids, N)
     window_of(history)
-    name = contexts_name(contexts if isinstance(contexts, str) else "auto", tokenizer and tokenizer.kind)
-    chain = CONTEXTS[name] if isinstance(contexts, str) else contexts
+    kind = tokenizer.kind if tokenizer else "word"
+    chain = CONTEXTS.get(kind, WORDS) if contexts is None else contexts
     chain = [context for context in chain if history != "none" or context.window is None]
-    gates, stages = GATES[name][:gates] if isinstance(gates, int) else gates, STAGES[name] if stages is None else stages
+    gates = (CHARACTER_GATES if kind == "char" else WORD_GATES)[:gates] if isinstance(gates, int) else gates
+    stages = 1 + (kind == "char") if stages is None else stages
     if unknown := {fact for facts in gates for fact in facts} - set(_sizes):
         raise ValueError(f"gate {', '.join(sorted(unknown))}: choose among {', '.join(_sizes)}")
     if not 1 <= stages <= len(chain):
@@ -297,7 +288,7 @@ def fit_counted(
     d = decisions(ids, tree, predicted_places(ids, eos), block)
     B = len(d.bit)
     least = least or (6 if B > LONG else 1)
-    layer = layer if layer is not None else (not tokenizer or tokenizer.kind != "char") and B >= _solvable
+    layer = layer if layer is not None else kind != "char" and B >= _solvable
 
     # The decisions that gates are fitted on, the last ones, and of them a sample for weights
     wanted = np.array([[max(B - _late, 0), B]])

@@ -105,8 +105,6 @@ def test_bad_input_is_refused_before_anything_is_counted():
     ]:
         with pytest.raises(ValueError, match=message):
             fit_counted(**{"ids": train(), "N": N, "tokenizer": tokenizer(), **bad})
-    with pytest.raises(ValueError, match="contexts 'lines'"):
-        fit_counted(train(), N, tokenizer(), contexts="lines")
 
 
 # A layer on word vectors
