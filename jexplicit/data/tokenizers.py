@@ -1,6 +1,6 @@
-"""Tokenizers (SentencePiece, Kudo & Richardson 2018), and streams of ids; 0 and 1 are `<pad>` and `<unk>`.
+"""Tokenizers (SentencePiece, Kudo & Richardson 2018), and streams of ids.
 
-Other SentencePiece models are renumbered, and each character that they drop or do not know is `<unk>`.
+Ids 0 and 1 are `<pad>` and `<unk>`. Other SentencePiece models are renumbered, and characters that they lose are `<unk>`.
 """
 
 import hashlib

@@ -24,7 +24,7 @@ class Account(NamedTuple):
     log_odds: Float[np.ndarray, " B"]
 
     def by_token(self, n: int) -> list[np.ndarray]:
-        """Log-odds and nats [n, E] of n coming tokens, and log p: nats from even odds on, divided as the log-odds are."""
+        """Log-odds of n coming tokens, their nats from even odds on, and log p."""
         d, signs, found = self.decisions, 2.0 * self.decisions.bit - 1, []
         near = np.abs(self.log_odds) < 1e-6
         a = np.where(near, 1.0, self.log_odds)

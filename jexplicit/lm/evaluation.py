@@ -57,7 +57,7 @@ class Combination(NamedTuple):
         return f"Combination({self.model!r}, {self.other!r})"
 
     def mix(self, a: np.ndarray, stream: np.ndarray, d: Decisions) -> Float32[np.ndarray, " B"]:
-        """Log-odds of decisions in a stream, from those of the counted model."""
+        """The log-odds of decisions in a stream, given the counted model's."""
         X = _inputs(self.model, self.other, a, stream, d)
         return np.einsum("bf,bf->b", X, self.weights[np.minimum(self.model.tree.depths[d.node], _deepest)])
 
@@ -406,7 +406,7 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
 def _inputs(
     model: CountedModel, other: AnyModel, a: np.ndarray, stream: np.ndarray, d: Decisions
 ) -> Float32[np.ndarray, "B 3"]:
-    """The log-odds of both models, the other's by its mass right and left of nodes, and 1."""
+    """The log-odds of both models, the other's from its mass beside nodes, and 1."""
     places, row = np.unique(d.place, return_inverse=True)
     tree, N, found, size = model.tree, model.vocab_size, np.zeros(len(a)), max(1, _cells // model.vocab_size)
     token, depth = np.nonzero(tree.within)

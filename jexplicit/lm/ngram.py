@@ -325,9 +325,9 @@ def _read_orders(path: str, opened: Iterator[str]) -> tuple[list[str], list[Orde
 
 
 def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tuple[LanguageModel, Tokenizer]:
-    """The language model of an ARPA file of any order, .gz or not, and its tokenizer.
+    """The language model of an ARPA file of any order, and its tokenizer.
 
-    The model predicts `<pad>` (`eos`) where the file gives `</s>` more than -99.
+    path: of the file, .gz or not. The model predicts `<pad>` (`eos`) where the file gives `</s>` more than -99.
 
     tokenizer: whose tokens the words of the file are, in the spelling of `arpa_words`; default, words that white space
     separates. ValueError, with file, line and remedy: no ARPA file, or one cut short; counts that are not those of its

@@ -19,7 +19,6 @@ from safetensors import safe_open
 from safetensors.numpy import save
 from scipy.sparse import issparse
 
-import jexplicit
 from jexplicit.counts import Counts, SparseCounts, sparse_table
 from jexplicit.data.text import is_compressed, is_input, is_pipe, read_input, refuse_other_formats
 from jexplicit.data.tokenizers import PAD, Progress, Tokenizer, encode_documents
@@ -92,16 +91,17 @@ class TextModel(NamedTuple):
         Of a model that predicts the end of a document, the last number of a text is that of its end. One text is `[text]`, or
         else a ValueError.
         """
-        return [log_p for _, log_p in self.score_tokens(texts, progress=progress)]
-
-    def score_tokens(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The predicted token ids of every text, and their scores."""
         pad, ids = np.array([PAD], np.int32), self.tokenizer.encode_all(texts)
         parts = [part for of_text in ids if len(of_text) for part in (of_text, pad)]
         scored = score(self.model, np.concatenate([pad, *parts]), progress=progress) if parts else np.zeros(0)
-        predicted = [np.append(of_text, pad[: self.model.eos and len(of_text) > 0]) for of_text in ids]
-        log_p = np.split(scored.astype(np.float64), np.cumsum([len(of_text) for of_text in predicted])[:-1])
-        return list(zip(predicted, log_p, strict=False))  # of no text np.split gives one part
+        sizes = [len(of_text) + (self.model.eos and len(of_text) > 0) for of_text in ids]
+        return np.split(scored.astype(np.float64), np.cumsum(sizes, dtype=int)[:-1])[: len(ids)]  # one part of no text
+
+    def score_tokens(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The predicted token ids of every text, and their scores."""
+        ids, scores = self.tokenizer.encode_all(texts), self.score(texts, progress=progress)
+        pairs = zip(ids, scores, strict=True)  # a predicted end of a text is a `<pad>`
+        return [(np.pad(of_text, (0, len(log_p) - len(of_text))), log_p) for of_text, log_p in pairs]
 
     def perplexity(self, texts: Sequence[str]) -> float:
         """The perplexity per token of texts, that of all predictions together."""
@@ -217,7 +217,7 @@ def _load_file(path: Path) -> TextModel:
 
 
 def load_row(path: str | os.PathLike, row: Mapping[str, Any]) -> TextModel:
-    """The model of one row of a run: its file's, or solved again from counts."""
+    """The model of one row of a run, loaded or solved again from counts."""
     path = local_path(path)
     tokenizer = Tokenizer.load(path / "tokenizer.model")
     if file := _file_of(path, row):
@@ -250,7 +250,7 @@ def save_model(
     description = _describe(model, "model", tensors)
     if tokenizer is not None:
         tensors["tokenizer"] = np.frombuffer(tokenizer.model, np.uint8)
-    header = {"format": _format, "library_version": jexplicit.__version__, "model": description}
+    header = {"format": _format, "library_version": importlib.import_module("jexplicit").__version__, "model": description}
     header |= {"tokenizer": tokenizer and tokenizer.kind, "about": dict(about or {})}
     text = json.dumps(header, default=plain)
     data = save(tensors, metadata={"jexplicit": text, "sha256": _checksum(text, tensors)})
@@ -426,7 +426,7 @@ def save_run_model(run: str | os.PathLike, row: Mapping[str, Any], model: AnyMod
 
 
 def _file_of(run: Path, row: Mapping[str, Any]) -> Path | None:
-    """The file of a row's model, if any; at K = 1 Sum and Cat share it."""
+    """The file of a row's model, if any; K = 1 is shared."""
     alike = ("sum", "cat") if row["radius"] == 1 and row["features"] in ("sum", "cat") else ()
     for features in (row["features"], *alike):
         name = f"{model_name({**row, 'features': features})}.safetensors"

@@ -129,7 +129,7 @@ class Text:
         self.begin = self.document if self.window is None else np.maximum(self.document, self.at - self.window)
 
     def __getitem__(self, column: Any) -> Any:
-        """A column, a context or a tuple of columns, or any function of the text that columns share."""
+        """A column, a context or tuple of columns, or any function of the text."""
         if isinstance(column, Context | tuple):
             columns = column if isinstance(column, tuple) else column.columns
             h = np.full(len(self.ids), len(columns), np.uint64)
@@ -299,13 +299,8 @@ class Tree(NamedTuple):
     length: Int[np.ndarray, " N"]  # decisions of a path
 
     within = property(lambda self: np.arange(self.node.shape[1]) < self.length[:, None])  # [N, D] which entries are of a path
-
-    @property
-    def depths(self) -> Int[np.ndarray, " nodes"]:
-        """How deep each node is."""
-        found = np.zeros(len(self.length) - 1, np.int32)
-        found[self.node[self.within]] = np.nonzero(self.within)[1]
-        return found
+    # [nodes] how deep each is
+    depths = property(lambda self: np.nonzero(self.within)[1][np.unique(self.node[self.within], return_index=True)[1]])
 
     def log_probabilities(self, log_odds: Float[np.ndarray, "*B nodes"]) -> Float[np.ndarray, "*B N"]:
         """`log P` of every token from the log-odds of all nodes."""

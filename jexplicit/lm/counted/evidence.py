@@ -284,16 +284,16 @@ def pass_over(
     keep: bool = False,
     weights: Callable[[Float[np.ndarray, "W 3"]], Float32[np.ndarray, " 3"]] | None = None,
 ) -> Past:
-    """Evidence of one context h [L] over log-odds `base` [B] of the decisions of a text.
+    """Evidence of one context for the decisions of a text.
 
     All decisions are sorted by (cell, time): what a cell has seen before one is an interval of that order, and each statistic a
     difference of two cumulative sums. Of a long text an eighth of the cells makes the table of states and the weights.
 
-    least: decisions that a cell must have seen before it says anything. wanted: [R, 2] first and end of ascending ranges of
-    decisions whose evidence is returned; default, of all. table: of states; default, counted in this text, for each half of the
-    cells in the other. before: cells of the training text, for a view of it. keep: whether to keep the cells. weights: of
-    evidence, given [W, 3] of the decisions that are wanted, 0 of cells that were not read for it; the base of all decisions
-    then changes in place.
+    h: [L] the context at each place. base: [B] log-odds. least: decisions that a cell must have seen before it says anything.
+    wanted: [R, 2] first and end of ascending ranges of decisions whose evidence is returned; default, of all. table: of states;
+    default, counted in this text, for each half of the cells in the other. before: cells of the training text, for a view of
+    it. keep: whether to keep the cells. weights: of evidence, given [W, 3] of the decisions that are wanted, 0 of cells that
+    were not read for it; the base of all decisions then changes in place.
     """
     B = len(d.bit)
     wanted = np.array([[0, B]]) if wanted is None else wanted

@@ -169,7 +169,7 @@ WORD_GATES = (("since", "node"), ("depth", "known"), ("before",))
 
 
 def contexts_radius(kind: str) -> int:
-    """The radius of a model by the kind of its tokenizer, the furthest token that contexts name by its distance."""
+    """The furthest token that contexts name by its distance: the model's radius."""
     return max(k for context in CONTEXTS.get(kind, WORDS) for k in context.columns if isinstance(k, int))
 
 
@@ -198,7 +198,7 @@ def sets_of(
             case "node":
                 fact = node
             case "depth":
-                fact = tree.depths[node]
+                fact = tree.depths[node].astype(np.int32)
             case "before":
                 ids = text.ids if len(tree.length) <= _sizes[name] else text.spelling.classes[200][text.ids]
                 fact = np.append(0, ids[:-1])[place]
