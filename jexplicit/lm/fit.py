@@ -226,9 +226,16 @@ def _fit(method: str, text: TrainingText, options: Options, watch: Watch) -> Fit
     if method == "log-linear":
         return fit_log_linear(text, options, watch)
     K, features = options.radius, options.features
-    if method == "delta":
+    if method == "delta":  # the explicit solution with a fitted δ in `f_i^((1-K-δ)/K)`: Sec. 2.2
         with watch.stage(f"delta, {features}, K = {K}"):
-            return _fit_delta(text, options)
+            model = explicit_language_model(text.counts(K), features=features, radius=K, eos=text.eos)
+            log_f = jnp.log(jnp.asarray(np.maximum(target_counts(text.counts(1), eos=text.eos), 1), model.tables[0].dtype))
+            X, Y = contexts(text.in_memory, K, eos=text.eos)
+            m = draw_sample(len(Y), options.calibration_positions, options.seed, shuffle=True)
+            X, Y = jnp.asarray(X[m], jnp.int32), jnp.asarray(Y[m], jnp.int32)
+            delta = fit_delta(lambda x: logits(model.tables, x), X, jnp.ones(len(m), log_f.dtype), Y, log_f)
+            tables = [U - delta / K * log_f[None] for U in model.rows.tables]
+            return FitResult(token_model(tables * (K // len(tables)), features, text.eos), {"delta": delta, "scalars": 1})
     if method == "explicit":
         return FitResult(explicit_language_model(text.known_counts(K), features=features, radius=K, eos=text.eos), {})
     if K != 1:  # optimum: the relative frequencies, with a floor in the place of counts of 0
@@ -237,19 +244,6 @@ def _fit(method: str, text: TrainingText, options: Options, watch: Watch) -> Fit
     n = C.sum(axis=1, dtype=np.int64)
     table = np.log(np.maximum(C, _floor)) - np.log(np.maximum(n, len(C) * _floor))[:, None]
     return FitResult(token_model((jnp.asarray(table, jnp.float32),), "cat", text.eos), {})
-
-
-def _fit_delta(text: TrainingText, options: Options) -> FitResult:
-    """The explicit solution with a fitted δ in `f_i^((1-K-δ)/K)`: Sec. 2.2."""
-    K = options.radius
-    model = explicit_language_model(text.counts(K), features=options.features, radius=K, eos=text.eos)
-    log_f = jnp.log(jnp.asarray(np.maximum(target_counts(text.counts(1), eos=text.eos), 1), model.tables[0].dtype))
-    X, Y = contexts(text.in_memory, K, eos=text.eos)
-    m = draw_sample(len(Y), options.calibration_positions, options.seed, shuffle=True)
-    X, Y = jnp.asarray(X[m], jnp.int32), jnp.asarray(Y[m], jnp.int32)
-    delta = fit_delta(lambda x: logits(model.tables, x), X, jnp.ones(len(m), log_f.dtype), Y, log_f)
-    tables = [U - delta / K * log_f[None] for U in model.rows.tables]
-    return FitResult(token_model(tables * (K // len(tables)), options.features, text.eos), {"delta": delta, "scalars": 1})
 
 
 def _fit_context_mixing(

@@ -193,27 +193,23 @@ def load_model(
     if not is_input(path):
         rows = model_rows(path, **{name: (value,) for name, value in wanted.items()})
         return load_row(path, min(rows, key=lambda row: row["dev_perplexity"]))
-    saved = _load_file(path)
-    if other := [f"{name} {saved.about.get(name)}" for name, value in wanted.items() if saved.about.get(name) != value]:
-        raise ValueError(f"{path} holds one model, with {', '.join(other)}: leave out {', '.join(wanted)}, or pass its run")
-    return saved
-
-
-def _load_file(path: Path) -> TextModel:
-    """The model of a file of `TextModel.save`, or of any ARPA file."""
     refuse_other_formats(path, head := read_input(path, 512))
     if head[8:10] != b'{"' and (is_arpa(path) or b"\\data\\" in head):
         model, tokenizer = read_arpa(path)
-        return TextModel(model, tokenizer, {"method": "ngram", "features": "none", "radius": model.radius, "history": "none"})
-    if is_pipe(str(path)) or is_compressed(str(path)):
+        about = {"method": "ngram", "features": "none", "radius": model.radius, "history": "none"}
+    elif is_pipe(str(path)) or is_compressed(str(path)):
         raise ValueError(f"{path}: a .safetensors file is neither read from a pipe nor compressed: write it to a file")
-    model, tokenizer, about = read_model_file(path)
-    if tokenizer is None:
-        raise ValueError(f"{path} is a model of a run, without its tokenizer: pass the run folder, or export the model")
-    check_sizes(path, model, tokenizer)
-    history = model.history if isinstance(model.history, str) else "none"
-    by_hand = {"method": type(model).__name__, "features": "none", "radius": model.radius, "history": history}
-    return TextModel(model, tokenizer, about if "method" in about else by_hand | about)
+    else:
+        model, tokenizer, about = read_model_file(path)
+        if tokenizer is None:
+            raise ValueError(f"{path} is a model of a run, without its tokenizer: pass the run folder, or export the model")
+        check_sizes(path, model, tokenizer)
+        past = model.history if isinstance(model.history, str) else "none"
+        by_hand = {"method": type(model).__name__, "features": "none", "radius": model.radius, "history": past}
+        about = about if "method" in about else by_hand | about
+    if other := [f"{name} {about.get(name)}" for name, value in wanted.items() if about.get(name) != value]:
+        raise ValueError(f"{path} holds one model, with {', '.join(other)}: leave out {', '.join(wanted)}, or pass its run")
+    return TextModel(model, tokenizer, about)
 
 
 def load_row(path: str | os.PathLike, row: Mapping[str, Any]) -> TextModel:
