@@ -44,8 +44,7 @@ class ModelChoice(ModelChoices):
 
 def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
     """The chosen model, with unknown symbols of a text named."""
-    from jexplicit.lm.files import model_name
-    from jexplicit.lm.text_model import load_models
+    from jexplicit.lm.text_model import load_models, model_name
 
     (saved,) = load_models(config.run, best=True, **config.wanted)
     perplexity = saved.about.get("dev_perplexity")

@@ -49,7 +49,7 @@ class Config(FitOptions, Text, Run):
     cold, warm: trained by gradient descent from random tables or from the explicit solution. optimum: the minimum of the
     training loss at K = 1. log-linear: smoothed rows with a fitted exponent per offset. iterative-scaling: sweeps from these.
     ngram: modified Kneser-Ney of order 5. context-mixing: the weighted evidence of contexts for decisions on the path to a
-    token; see --contexts and --history."""
+    token; see --history."""
     train_sample: NonNegativeInt = 1_000_000
     """Number of positions that the train perplexity is estimated from at K > 1, drawn with --seed; 0: all."""
     dev_sample: NonNegativeInt = 0

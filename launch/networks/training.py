@@ -21,9 +21,9 @@ from jexplicit.data.streams import contexts, tokenize_corpus
 from jexplicit.data.text import Corpus, TextSizes, text_corpus
 from jexplicit.data.tokenizers import PAD, Tokenizer, encode_documents
 from jexplicit.lm.evaluation import comparable_measures, document_losses, loss_fields, spelling
-from jexplicit.lm.files import save_run_model
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.model import LanguageModel, network_model
+from jexplicit.lm.text_model import save_run_model
 from jexplicit.nn import networks, sequences
 from jexplicit.nn.names import InitializerName, NormName, ObjectiveName
 from jexplicit.nn.networks import FullyConnected, Scores, init_variables, initial_state, network_outputs, network_step
