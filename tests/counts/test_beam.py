@@ -37,7 +37,7 @@ def assert_counts(tables, expected) -> None:
 
 
 def test_tokenised_parts_are_the_stream_and_its_counts(files, tmp_path, monkeypatch):
-    monkeypatch.setattr("jexplicit.data.tokenizers._ENCODING_BATCH", 16)
+    monkeypatch.setattr("jexplicit.beam.ENCODING_BATCH", 16)
     documents, K = read_documents(files), 3
     tokenizer = train_tokenizer(documents, vocab_size=60)
     parts = [*(Part("train", n, Documents(files_documents, [file])) for n, file in enumerate(files)), Part("train", 99, [])]
@@ -84,5 +84,3 @@ def test_errors_are_one_line_and_leave_no_index_and_without_beam_the_way_to_inst
     error = " ".join(capsys.readouterr().err.split())
     assert "dev.txt is not UTF-8 text" in error and "while running" not in error
     refused("no shards", read_shards, tmp_path / "out/dev")
-    assert main(["--out", str(tmp_path / "other"), *flags, "--runner", "NoSuchRunner"]) == 2
-    assert "NoSuchRunner" in capsys.readouterr().err

@@ -25,7 +25,6 @@ from reference import (
     windows,
 )
 from reference import log_mean_cooccurrences as log_mean_cooccurrences_loop
-from scipy.sparse import csr_array
 
 from jexplicit import count
 from jexplicit.data import encode_documents, train_tokenizer
@@ -73,10 +72,7 @@ def test_perplexities_are_those_of_entropies_and_a_pair_without_a_chance_costs_i
     for K in (1, 2):
         model = token_model((jax.device_put(np.zeros((N, N))),) * K, "sum", True)
         assert evaluate(model, stream_of(DEV)).perplexity == pytest.approx(N, rel=1e-12)
-    model, stream = fit(K=1), stream_of(TRAIN)
-    for counts in (COUNTS, tuple(map(csr_array, COUNTS))):  # at hand, they are as good as the text
-        assert evaluate(model, stream, counts=counts) == evaluate(model, stream)
-    C = COUNTS[0].astype(float)
+    stream, C = stream_of(TRAIN), COUNTS[0].astype(float)
     entropy = -sum(c * np.log(c / row.sum()) for row in C for c in row[row > 0])
     with np.errstate(divide="ignore"):
         tables = [jax.device_put(np.log(D)) for D in (C, np.where(C == 1, 0, C))]

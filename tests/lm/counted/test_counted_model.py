@@ -21,7 +21,7 @@ from jexplicit.lm.attribution import account, divide, explain
 from jexplicit.lm.counted import evidence
 from jexplicit.lm.counted import model as core
 from jexplicit.lm.counted.contexts import Context, Text
-from jexplicit.lm.counted.evidence import KINDS, NO_BLOCKS
+from jexplicit.lm.counted.evidence import KINDS
 from jexplicit.lm.counted.model import CountedModel, CountedState, begin, fit_counted, look_ahead, orders
 from jexplicit.lm.evaluation import (
     Combination,
@@ -37,11 +37,10 @@ from jexplicit.lm.evaluation import (
     read,
     score,
 )
-from jexplicit.lm.files import read_model_file, save_model
 from jexplicit.lm.fit import fit_model
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.model import Past, draw_sample, read_text, token_model
-from jexplicit.lm.text_model import TextModel, load_model
+from jexplicit.lm.text_model import TextModel, load_model, read_model_file, save_model
 from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.runs.devices import data_mesh
 
@@ -76,20 +75,6 @@ def test_a_tiny_text_is_predicted_better_than_by_chance(history):
     assert all(np.isfinite(fit_counted(np.array(ids), 4, history=history).weights).all() for ids in ([0, 0, 0], [0, 2, 0]))
 
 
-def test_a_text_is_shuffled_by_pieces_of_whole_documents_and_late_decisions_are_those_of_several_blocks(monkeypatch):
-    monkeypatch.setattr(core, "_piece", 50)
-    other = core.shuffled(train(), 0)
-    documents, others = ([tuple(d) for d in np.split(of, np.flatnonzero(of == 0))] for of in (train(), other))
-    assert sorted(documents) == sorted(others) and documents != others and other[0] == other[-1] == 0
-    np.testing.assert_array_equal(core.shuffled(train(), 0), other)
-    assert not np.array_equal(core.shuffled(train(), 1), other)
-    monkeypatch.setattr(core, "_late", 200)
-    block = np.repeat(np.arange(10), [10, 40, 40, 40, 40, 40, 40, 8, 40, 40]).astype(np.uint8)
-    late = core.late_decisions(block, False)  # of a static text the last of blocks 5 to 9
-    assert late.tolist() == [[190, 210], [230, 250], [250, 258], [278, 298], [318, 338]]
-    assert [core.late_decisions(*of).tolist() for of in ((block, True), (block[:90], False))] == [[[138, 338]], [[0, 90]]]
-
-
 def test_a_long_text_is_fitted_shard_by_shard(monkeypatch):
     """As if memory could not hold its evidence: an eighth of the cells makes tables and weights, and gates see a part."""
     ids = stream(2)
@@ -120,8 +105,6 @@ def test_bad_input_is_refused_before_anything_is_counted():
     ]:
         with pytest.raises(ValueError, match=message):
             fit_counted(**{"ids": train(), "N": N, "tokenizer": tokenizer(), **bad})
-    with pytest.raises(ValueError, match="contexts 'lines'"):
-        core.contexts_name("lines", "char")
 
 
 # A layer on word vectors
@@ -284,7 +267,7 @@ def test_states_of_other_models_and_calls_that_are_refused(tmp_path):
         ("not of this model", lambda: predict(model, init(model._replace(gates=turned)))),
         ("not of this model", lambda: predict(plain, init(plain._replace(weights=-plain.weights)))),
         ("not of this model", lambda: predict(combine(fitted(), fitted(), stream(6, 5)), init(fitted()))),
-        ("counted model", lambda: predict(other, init(model))),
+        ("not of this model", lambda: predict(other, init(model))),
         ("token id", lambda: read(model, init(model), [model.vocab_size])),
         ("token id", lambda: next_token(model, [model.vocab_size])),
         ("past", lambda: log_distributions(model, text.X)),
@@ -352,7 +335,7 @@ def test_a_gate_speaks_through_its_evidence():
     for part in (0, 3):
         X = ahead.X.copy()
         X[KINDS * part : KINDS * (part + 1)] = 0
-        a, b = divide(model, begin(model).gates, ahead._replace(X=X), NO_BLOCKS)[1], ahead.log_odds
+        a, b = divide(model, begin(model).gates, ahead._replace(X=X))[1], ahead.log_odds
         U = [gate.U for _, gate in model.gates]
         z = [np.abs(x[: len(u)].T.astype(np.float32) @ u).max(axis=1) < 7 for u in U for x in (ahead.X, X)]
         calm = np.all(z, axis=0) & (np.abs(b) < 9) & (np.abs(a) < 9) & (np.abs(own.entries[:, -1]) < 1e-5)
