@@ -71,7 +71,7 @@ class Model(NamedTuple):
 def make_model(config: TaskFlags) -> Model:
     """The layers of flags, by default one, on their tasks."""
     K, recurrent = getattr(config, "layers", 1), getattr(config, "recurrent", True)
-    inputs = getattr(config, "inputs", "uniform")
+    inputs: Any = getattr(config, "inputs", "uniform")
     return Model(Tasks(dim=config.dim, context=config.context, inputs=inputs), K, recurrent or K == 1)
 
 
