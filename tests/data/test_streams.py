@@ -52,6 +52,17 @@ def test_the_largest_id_of_a_type_does_not_wrap():
         assert (rest.tolist(), held.tolist()) == ([0, 1, 0, last, 0, 4, 0], [0, last, 0])
 
 
+def test_distinct_contexts_stand_as_often_as_their_rows_with_or_without_weights():
+    X, _ = contexts(stream_of(DOCUMENTS), 3)
+    times = np.arange(len(X)) % 4
+    for ordered in (True, False):
+        rows = np.repeat(X if ordered else np.sort(X, axis=1), times, axis=0)
+        weighed, n = distinct_contexts(X, times, ordered=ordered)
+        for found in ((weighed[n > 0], n[n > 0]), distinct_contexts(rows)):
+            for one, of_numpy in zip(found, np.unique(rows, axis=0, return_counts=True), strict=True):
+                np.testing.assert_array_equal(one, of_numpy)
+
+
 # Documents held out
 
 

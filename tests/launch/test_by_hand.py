@@ -19,6 +19,8 @@ from launch.digits.solved import check, most_accurate
 from launch.digits.trained import SOLVERS, Task
 from launch.feature_machine import circulant_share, modular_table
 from launch.icl import config as icl
+from launch.kit.views import Results
+from launch.networks.training import summaries
 
 M, D, N, PENALTY = 90, 4, 3, 0.05
 
@@ -41,6 +43,12 @@ def test_of_equally_accurate_models_the_lower_held_out_loss_wins():
     rows = [{"dev_accuracy": a, "dev_loss": loss} for a, loss in ((None, None), (0.9, 1.5), (0.9, 0.2), (0.8, 0.1))]
     damaged = [{"dev_accuracy": a, "dev_loss": loss} for a, loss in ((float("nan"), 0.1), ("high", 0.1), (0.9, float("nan")))]
     assert most_accurate(rows)["dev_loss"] == most_accurate([*damaged, *rows])["dev_loss"] == 0.2
+
+
+def test_a_summary_has_no_loss_where_a_seed_diverged(tmp_path):
+    rows = [{"variant": "a_b", "dev_loss": loss, "train_accuracy": 1.0, "test_accuracy": 0.5} for loss in (1.0, None)]
+    (line,) = summaries(Results(tmp_path, {}, rows))
+    assert (line["variant"], line["dev_loss"], line["test_accuracy"]) == ("a b", "all rates diverge", "50.0 ± 0.0")
 
 
 def test_the_table_is_that_of_the_operation_and_circulant_shares_are_1_or_little():

@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ def fitted(kind):
     if kind == "absent":
         table = jnp.log(jnp.array([[0, 0, 0.75, 0.25]] * 4, jnp.float32))
         return fit(["ab", "ba"], "unigram", tokenizer="char")._replace(model=token_model([table, table / 2], "cat", False))
-    options = {"method": "explicit"} if kind == "explicit" else {"history": kind, "gates": 1, "stages": 1}
+    options: dict[str, Any] = {"method": "explicit"} if kind == "explicit" else {"history": kind, "gates": 1, "stages": 1}
     return fit([f"{words} {TEXT}" for words in WORDS for _ in range(2)], tokenizer="char", **options)
 
 
