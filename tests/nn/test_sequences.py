@@ -1,4 +1,4 @@
-"""Transformers: outputs against NumPy loops, causality, documents, FLOPs, batches, loss, scores, optimiser, start.
+"""Transformers: outputs against NumPy loops, batches, loss, scores, optimiser, start.
 
 Tolerances: 1e-11 in float64 for sums of a few dozen products; 2e-5 in float32, and for attention, whose softmax JAX takes in
 float32; Adam's first steps amplify rounding, 1e-4.
@@ -116,28 +116,11 @@ def test_logits_are_those_of_a_loop(name):
         np.testing.assert_allclose(found[b], expected, rtol=2e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_the_future_changes_nothing_and_neither_does_another_document(name):
-    later, earlier = X.copy(), X.copy()
-    later[:, 7:] = RNG.integers(1, 7, (2, 3))
-    earlier[0, :4] = earlier[0, :4] % 6 + 1  # the document before
-    base, late, early = (outputs(name, tokens) for tokens in (X, later, earlier))
-    np.testing.assert_array_equal(late[:, :7], base[:, :7])
-    np.testing.assert_array_equal(early[0, 4:], base[0, 4:])
-    assert not np.array_equal(late[:, 7:], base[:, 7:]) and not np.array_equal(early[0, :4], base[0, :4])
-
-
 def test_narrow_products_have_float32_logits():
     narrow = outputs("rotary", X, "bfloat16")
     dtypes = {leaf.dtype for leaf in jax.tree.leaves(variables("rotary", "bfloat16"))}
     assert {narrow.dtype} == dtypes == {np.dtype("float32")}
     np.testing.assert_allclose(narrow, outputs("rotary", X), atol=0.1 * np.abs(narrow).max())  # 8 bits
-
-
-def test_flops_are_three_times_two_for_every_weight_that_is_multiplied():
-    network, params = NETWORKS["rotary"], variables("rotary")["params"]
-    matrices = sum(leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim == 2)  # the tied embedding is multiplied, too
-    assert network.flops_per_token() == 6 * matrices + 12 * network.layers * network.width * network.window
 
 
 def test_a_pass_takes_every_window_once():
@@ -215,8 +198,7 @@ def test_the_rate_warms_up_and_decays_and_only_matrices_decay():
 
         return jax.lax.scan(step, optimizer.init(params), length=11)[1]
 
-    with jax.numpy_dtype_promotion("standard"):
-        updates: Any = jax.tree.map(np.asarray, run(params))
+    updates: Any = jax.tree.map(np.asarray, run(params))
     assert (updates["scale"] == 0).all()
     expected = [0.1 * k / 4 for k in range(4)] + [0.01 + 0.09 * (1 + np.cos(np.pi * k / 6)) / 2 for k in range(7)]
     np.testing.assert_allclose(-updates["matrix"][:, 0, 0] / 0.5, expected, rtol=1e-5, atol=1e-8)
@@ -225,9 +207,8 @@ def test_the_rate_warms_up_and_decays_and_only_matrices_decay():
 # A constructed start
 
 
-def network_and_variables(**options: Any):
-    sizes: Any = {"vocab_size": 10, "width": 64, "heads": 2, "layers": 2, "window": 48, "positions": "learned", "tied": False}
-    network = Transformer(**{**sizes, **options})
+def network_and_variables(vocab_size: int):
+    network = NETWORKS["learned"].clone(vocab_size=vocab_size, width=64, window=48)
     return network, init_variables(network, jax.random.key(0), np.zeros((1, 48), np.int32))
 
 
@@ -244,20 +225,17 @@ def copied(tokens: np.ndarray, match: float, gain: float) -> np.ndarray:
 
 @pytest.mark.slow
 def test_induction_heads_copy_the_token_that_followed_the_last_one():
-    network, variables = network_and_variables()
+    network, variables = network_and_variables(10)
     tokens = np.random.default_rng(0).integers(0, 10, (3, 48)).astype(np.int32)
     z = np.asarray(network.apply(induction_start(network, variables), tokens))
     # another place than the one before has a weight below e^-15 in the first layer; LayerNorm adds 1e-6 to variances of 0.03
     np.testing.assert_allclose(z, [copied(own, 16.0, 4.0) for own in tokens], atol=1e-3)
-    network, variables = network_and_variables(vocab_size=400)
+    network, variables = network_and_variables(400)
     tokens = np.concatenate([np.arange(100, 124), [107]])[None].astype(np.int32)
     assert np.asarray(network.apply(induction_start(network, variables), tokens))[0, -1].argmax() == 108
 
 
 def test_induction_heads_need_room_and_learned_positions():
     for options in ({"layers": 1}, {"positions": "rotary"}, {"tied": True}, {"width": 8}, {"heads": 32}):
-        network: Any = Transformer(
-            vocab_size=10, **{"positions": "learned", "tied": False, "width": 64, "layers": 2, **options}
-        )
         with pytest.raises(ValueError, match="two layers or more, 16 wide or more"):
-            induction_start(network, {"params": {}})
+            induction_start(NETWORKS["learned"].clone(**{"width": 64, **options}), {"params": {}})
