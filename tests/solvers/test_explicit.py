@@ -30,7 +30,6 @@ from jexplicit.solvers.explicit import (
 )
 
 V, OUTPUTS = 6, 3  # input tokens, outputs
-SLOW = pytest.mark.slow
 TOLERANCE = {np.float64: 1e-12, np.float32: 1e-5}
 device = jax.device_put
 
@@ -58,7 +57,7 @@ def log_predictions(H, U):
     return log_softmax(np.asarray(H) @ np.asarray(U), axis=1)
 
 
-@pytest.mark.parametrize("K, dtype", [(2, np.float64), (105.99, np.float32), pytest.param(1, np.float64, marks=SLOW)])
+@pytest.mark.parametrize("K, dtype", [(2, np.float64), (105.99, np.float32)])
 def test_the_solution_equals_the_paper_s_formula(K, dtype):
     F = np.random.default_rng(8).gamma(1.0, 3.0, (6, 3)) + 0.1
     U = explicit_solution(device(F.astype(dtype)), K)
@@ -108,13 +107,9 @@ def test_cooccurrences_are_the_sum_of_outer_products_and_of_labels_those_of_one_
     assert F.dtype == dtype
     np.testing.assert_allclose(F, reference.generalized_cooccurrences(H, Y), rtol=rtol)
     F = dense_cooccurrence(X, labels, 5)
-    assert F.dtype == dtype and F.shape == (5, 5)
+    assert F.dtype == dtype
     np.testing.assert_allclose(F, reference.generalized_cooccurrences(H, np.eye(5)[labels]), rtol=rtol)
-    traced = jax.jit(dense_cooccurrence, static_argnames="outputs")(X, device(labels), outputs=5)
-    np.testing.assert_array_equal(traced, F)
     np.testing.assert_array_equal(dense_cooccurrence(X, labels), np.asarray(F)[:, : labels.max() + 1])
-    of_one = jax.jit(jax.vmap(lambda h, y: dense_cooccurrence(h[None], y[None], 5)))(X, device(labels))
-    np.testing.assert_allclose(np.asarray(of_one).sum(axis=0), F, rtol=rtol)
 
 
 def test_sums_go_on_above_the_integers_of_float32_and_of_narrow_floats():
@@ -127,7 +122,8 @@ def test_sums_go_on_above_the_integers_of_float32_and_of_narrow_floats():
     assert float(priming_number(jnp.full((3, 257), 1.0, jnp.bfloat16))) == 257
 
 
-def test_delta_is_the_lowest_of_a_scan_where_the_mean_log_count_of_the_model_is_that_of_the_targets():
+def test_at_delta_the_mean_log_count_of_the_model_is_that_of_the_targets():
+    """Which is where the loss, a convex function of delta, has no slope."""
     rng = np.random.default_rng(0)
     labels = rng.choice(3, 300, p=[0.5, 0.3, 0.2])
     H = np.random.default_rng(99).gamma(1.0, 2.0, (3, 6))[labels] * rng.gamma(1.0, 1.0, (300, 6)) + 0.1
@@ -136,16 +132,8 @@ def test_delta_is_the_lowest_of_a_scan_where_the_mean_log_count_of_the_model_is_
     base = H @ np.log(F) - (K - 1) * u[:, None] * np.log(F.sum(axis=0))[None, :]
     delta = fit_delta(lambda z: z, *device((base, u, labels, log_f)))
 
-    def logits(delta):
-        return base - delta * u[:, None] * log_f[None, :]
-
-    def loss(delta):
-        return -log_softmax(logits(delta), axis=1)[np.arange(300), labels].mean()
-
-    scan = np.linspace(delta - 0.5, delta + 0.5, 101)
-    assert abs(scan[np.argmin([loss(delta) for delta in scan])] - delta) < 0.006  # half a step of the scan
-    assert loss(delta) < loss(0) and abs(delta) > 0.01
-    assert u @ (softmax(logits(delta), axis=1) @ log_f) == pytest.approx(u @ log_f[labels], rel=1e-4)
+    logits = base - delta * u[:, None] * log_f[None, :]
+    assert u @ (softmax(logits, axis=1) @ log_f) == pytest.approx(u @ log_f[labels], rel=1e-4) and abs(delta) > 0.01
     given = np.zeros((4, 2)), np.ones(4), np.array([0, 0, 1, 1]), np.full(2, 3.0)
     assert fit_delta(lambda x: x, *device(given)) == 0  # outputs that are equally frequent
 
@@ -195,21 +183,19 @@ def test_accuracy_and_mean_loss_are_the_loops():
 def test_closeness_is_the_loop_and_ignores_what_all_outputs_share():
     rng = np.random.default_rng(0)
     U, V, H = rng.normal(size=(5, 3)), rng.normal(size=(5, 3)), rng.normal(size=(40, 5))
-    centred = [np.array([row - sum(row) / 3 for row in W]).ravel() for W in (U, V)]
-    dots = [[sum(a * b for a, b in zip(x, y, strict=True)) for y in centred] for x in centred]
+    u, v = (np.array([row - sum(row) / 3 for row in W]).ravel() for W in (U, V))
+    expected = {"distance": np.sqrt(sum((u - v) ** 2) / sum(v**2)), "cosine": sum(u * v) / np.sqrt(sum(u**2) * sum(v**2))}
     same = sum((h @ U).argmax() == (h @ V).argmax() for h in H) / 40
-    distance = np.sqrt((dots[0][0] - 2 * dots[0][1] + dots[1][1]) / dots[1][1])
-    expected = {"distance": distance, "cosine": dots[0][1] / np.sqrt(dots[0][0] * dots[1][1])}
     U, V, H = map(device, (U + rng.normal(size=(5, 1)), V, H))
     assert closeness(U, V) == pytest.approx(expected, rel=1e-12)
     assert closeness(U, V, H)["agreement"] == pytest.approx(same)
 
 
-def drawn(M=20_000, N=4, temperature=1.0, seed=0):
+def drawn(M=20_000, temperature=1.0):
     """Logits, and labels drawn from softmax(logits / temperature)."""
-    rng = np.random.default_rng(seed)
-    logits = 3 * rng.normal(size=(M, N))
-    return logits, (logits / temperature + rng.gumbel(size=(M, N))).argmax(axis=1)
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.normal(size=(M, 4))
+    return logits, (logits / temperature + rng.gumbel(size=(M, 4))).argmax(axis=1)
 
 
 def test_the_calibration_error_is_the_loop_over_bins(bins=7):

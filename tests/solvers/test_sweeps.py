@@ -12,7 +12,7 @@ import pytest
 import reference
 from interruption import resumed_after
 from scipy.special import log_softmax
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import Ridge
 
 from jexplicit.features import fourier_directions, fourier_features
 from jexplicit.runs.devices import data_mesh
@@ -30,7 +30,6 @@ from jexplicit.solvers.sweeps import (
 )
 
 M, D, N = 300, 6, 3
-SLOW = pytest.mark.slow
 IDENTITY = jax.tree_util.Partial(lambda X: X)
 device = jax.device_put
 
@@ -68,17 +67,9 @@ def test_a_sweep_with_the_slack_feature_is_a_sweep_of_features_with_one_more():
     found, expected = log_predictions(fitted.logits(device(H))), log_predictions(wide @ U_wide)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
     np.testing.assert_allclose(fitted.intercept, K * U_wide[-1], rtol=0, atol=1e-11)
-
-
-def test_scaling_lowers_the_loss_to_scikit_learns_logistic_regression():
-    H, Y, labels = problem()
-    U = device(reference.explicit_solution(H.T @ Y, 2.0))
-    fitted = iterative_scaling_sweeps(device(H), device(Y), U, sweeps=6_000)
-    assert len(fitted.losses) == 6_001 and np.all(np.diff(fitted.losses) <= 1e-13)
-    oracle = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000).fit(H, labels).predict_log_proba(H)
-    found = log_predictions(fitted.logits(device(H)))
-    np.testing.assert_allclose(found, oracle, rtol=0, atol=1e-4)  # from 0.1 to 1 apart at the start
-    assert fitted.losses[-1] == pytest.approx(-oracle[np.arange(M), labels].mean(), abs=1e-8)  # quadratic in the distance
+    losses = [-log_P[np.arange(M), labels].mean() for log_P in (log_predictions(H @ U), expected)]
+    np.testing.assert_allclose(fitted.losses, losses, rtol=1e-12)
+    assert losses[1] < losses[0]
 
 
 def signed():
@@ -87,11 +78,11 @@ def signed():
     labels = rng.permutation(np.arange(M) % N)
     X = rng.normal(size=(M, D)) + 0.7 * rng.normal(size=(N, D))[labels]
     X = np.concatenate([X * np.logspace(-1, 1, D), np.ones((M, 1))], axis=1)
-    return device(X), device(np.asarray(reference.one_hot(labels, N), float)), labels
+    return device(X), device(np.asarray(reference.one_hot(labels, N), float))
 
 
 def test_a_sweep_with_the_bound_is_the_formula():
-    X, Y, _ = signed()
+    X, Y = signed()
     ridge, U = 0.01, np.random.default_rng(5).normal(size=(D + 1, N))
     A = np.asarray(X.T @ X) / M
     penalty = ridge * np.trace(A) / (D + 1)
@@ -107,18 +98,8 @@ def test_a_sweep_with_the_bound_is_the_formula():
     np.testing.assert_allclose(first.U, least_squares, rtol=0, atol=1e-7)  # the ridge moves it by about 1e-8
 
 
-def test_sweeps_with_the_bound_reach_scikit_learns_logistic_regression():
-    X, Y, labels = signed()
-    fitted = curvature_bound_sweeps(X, Y, sweeps=3000, ridge=1e-12)
-    assert np.all(np.diff(fitted.losses) <= 1e-13)
-    oracle = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000).fit(np.asarray(X[:, :-1]), labels)
-    expected = oracle.predict_log_proba(np.asarray(X[:, :-1]))
-    # where probabilities are 1e-20 logarithms say little; all of them are compared as probabilities
-    np.testing.assert_allclose(np.exp(log_predictions(fitted.logits(X))), np.exp(expected), rtol=0, atol=1e-5)
-
-
 def test_interrupted_sweeps_continue_to_the_same_bits(tmp_path):
-    run = functools.partial(curvature_bound_sweeps, *signed()[:2], sweeps=6)
+    run = functools.partial(curvature_bound_sweeps, *signed(), sweeps=6)
     resumed, whole = resumed_after(4, run, tmp_path, "on_sweep"), run()
     np.testing.assert_array_equal(resumed.U, whole.U)
     np.testing.assert_array_equal(resumed.losses, whole.losses)
@@ -138,8 +119,7 @@ def gram_and_blocks(X, Y, **options):
     return gram_matrix(blocks, IDENTITY), blocks, IDENTITY
 
 
-@pytest.mark.parametrize(("devices", "block"), [(8, 5), pytest.param(3, 1, marks=SLOW)])
-def test_the_streamed_gram_is_the_dense_one(devices, block):
+def test_the_streamed_gram_is_the_dense_one(devices=8, block=5):
     X, Y = some_examples()
     features = jax.tree_util.Partial(fourier_features, W=fourier_directions(jax.random.key(1), 4, 9, dtype=jnp.float64))
     H, done = np.asarray(features(device(X))), list[tuple[int, int]]()
