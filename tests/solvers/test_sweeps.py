@@ -60,8 +60,8 @@ def test_a_sweep_of_scaling_is_the_loop_over_examples(K, dtype, atol):
 
 def test_a_sweep_with_the_slack_feature_is_a_sweep_of_features_with_one_more():
     H, Y, labels = problem()
-    U, wide = np.random.default_rng(1).normal(size=(D, N)), reference.slack_feature(H)
-    K = max(H.sum(axis=1))
+    U, K = np.random.default_rng(1).normal(size=(D, N)), max(H.sum(axis=1))
+    wide = np.hstack([H, K - H.sum(axis=1, keepdims=True)])  # rows of one norm
     U_wide = reference.scaling_sweep(wide, np.vstack([U, np.zeros((1, N))]), labels, K)
     fitted = iterative_scaling_sweeps(*map(device, (H, Y, U)), sweeps=1)
     found, expected = log_predictions(fitted.logits(device(H))), log_predictions(wide @ U_wide)
