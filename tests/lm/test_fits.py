@@ -52,8 +52,7 @@ COUNTS = tuple(C.astype(np.int32) for C in cooccurrences(DOCUMENTS, 4, N))
 TEXT = TrainingText(STREAM, N, counts=COUNTS)
 TOKENS = np.bincount(STREAM[1:], minlength=N)
 NOISE = noise_model(TOKENS)
-GRADIENT_TOLERANCE = {np.float64: 1e-10, np.float32: 1e-3}
-LOSS_TOLERANCE = {np.float64: 1e-12, np.float32: 1e-6}  # relative
+GRADIENT_TOLERANCE, LOSS_TOLERANCE = {np.float64: 1e-10, np.float32: 1e-3}, {np.float64: 1e-12, np.float32: 1e-6}
 
 
 def positions(K):
@@ -67,13 +66,9 @@ def random_tables(K, kind, dtype: Any = np.float64):
     return tuple(jax.device_put(np.asarray(rng.normal(size=(N, N)), dtype)) for _ in range(1 if kind == "sum" else K))
 
 
-def batch_of(X, Y, kind: Any = "cat"):
-    return make_batch(X, Y, features=kind, size=len(Y))
-
-
 def by_hand(tables, X, Y, kind, *, noisy=False, devices=1, program: Any = loss_and_gradient):
     """Loss and gradient on the host, the gradient with its filler columns."""
-    given = split_columns(tables, mesh := data_mesh(devices)), batch_of(X, Y, kind)
+    given = split_columns(tables, mesh := data_mesh(devices)), make_batch(X, Y, features=kind, size=len(Y))
     loss, gradient = program(*given, features=kind, noise=NOISE if noisy else None, mesh=mesh)
     return float(loss), [np.asarray(G) for G in gradient]
 
@@ -124,7 +119,8 @@ def test_adagrad_steps_by_hand_compile_once_and_leave_fillers_and_types_and_what
     optimizer, mesh = optax.adagrad(0.3, initial_accumulator_value=0.1), data_mesh(8)
     (X, Y), tables = positions(2), random_tables(2, "sum")
     H, U, copies = features(X, noisy_embedding(TOKENS), "sum"), np.concatenate(tables), list(map(np.array, tables))
-    squares, state, batch = np.full(U.shape, 0.1), initial_state(tables, optimizer, mesh), batch_of(X, Y, "sum")
+    squares, state = np.full(U.shape, 0.1), initial_state(tables, optimizer, mesh)
+    batch = make_batch(X, Y, features="sum", size=len(Y))
     placed = jax.tree.map(lambda leaf: (leaf.dtype, leaf.sharding), state)
     step: Any = training_step(optimizer, features="sum", noise=NOISE, mesh=mesh)
     before = step._cache_size()  # of tests before this one
@@ -165,10 +161,6 @@ def blocks(model):
     return [np.asarray(U) for U in (model.tables[:1] if model.features == "sum" else model.tables)]
 
 
-def near(model, **options):
-    return sweep_tables(model, TEXT, noise=False, **options)
-
-
 WEIGHTS = np.random.default_rng(5).uniform(0, 1, (2, N)) * np.array([[1], [0.5]])  # of Sum's offsets and tokens
 
 
@@ -182,7 +174,7 @@ def test_a_sweep_without_noise_is_the_loop_over_positions_and_gains_what_it_prom
     for kind, K, eos in (("sum", 2, True), ("cat", 4, False)):
         model, (X, Y) = explicit(kind, K, eos=eos), windows(DOCUMENTS, K, eos=eos)
         H, U = features(X, np.eye(N), kind), np.concatenate(blocks(model))
-        swept = near(model, sweeps=1)
+        swept = sweep_tables(model, TEXT, noise=False, sweeps=1)
         moved = np.concatenate(blocks(swept.model))
         np.testing.assert_allclose(moved, scaling_sweep(H, U, Y, K), rtol=0, atol=1e-11)
         F, E = H.T @ np.eye(N)[Y], H.T @ np.exp([log_softmax(row) for row in H @ U])
@@ -208,7 +200,8 @@ def test_sweeps_with_a_prior_are_the_loop_over_positions_also_of_one_weighted_ta
         H, U0 = features(X, np.eye(N), kind), np.concatenate(blocks(start))
         once = sweep_near(H, U0, Y, K, 0.7, U0)
         for sweeps, expected in ((1, once), (2, sweep_near(H, once, Y, K, 0.7, U0))):
-            moved = np.concatenate(blocks(near(start, sweeps=sweeps, discount=0.7).model))
+            found = sweep_tables(start, TEXT, noise=False, sweeps=sweeps, discount=0.7).model
+            moved = np.concatenate(blocks(found))
             np.testing.assert_allclose(moved, expected, rtol=0, atol=1e-11)
         assert (once > U0).any() and (once < U0).any() and (once == U0).any()
     (V,), (X, Y) = blocks(explicit("sum", 2, eos=True)), windows(DOCUMENTS, 2, eos=True)
@@ -216,7 +209,7 @@ def test_sweeps_with_a_prior_are_the_loop_over_positions_also_of_one_weighted_ta
     H = np.array([sum(w[j] * np.eye(N)[j] for w, j in zip(WEIGHTS, x, strict=True)) for x in X])
     C = H.sum(axis=1).max()
     for discount, moved in ((0.0, scaling_sweep(H, V, Y, C)), (0.7, sweep_near(H, V, Y, C, 0.7, V))):
-        swept = near(attentive(), sweeps=1, discount=discount, weights=WEIGHTS).model
+        swept = sweep_tables(attentive(), TEXT, noise=False, sweeps=1, discount=discount, weights=WEIGHTS).model
         for table, w in zip(swept.tables, WEIGHTS, strict=True):
             np.testing.assert_allclose(table, w[:, None] * moved, rtol=0, atol=1e-10)
         assert swept.features == "sum" and np.abs(moved - V).max() > 0.1
@@ -257,7 +250,7 @@ def test_float32_tables_stay_float32_and_interrupted_sweeps_go_on_bit_for_bit(tm
     met = []
 
     def run(on_sweep=lambda sweep, *_: met.append(sweep), **saving):
-        return near(explicit("cat", 2), sweeps=5, discount=0.7, on_sweep=on_sweep, **saving)
+        return sweep_tables(explicit("cat", 2), TEXT, noise=False, sweeps=5, discount=0.7, on_sweep=on_sweep, **saving)
 
     whole, resumed = run(lambda *_: None), resumed_after(4, run, tmp_path / "sweeps", "on_sweep")
     assert met == [3, 4, 5]

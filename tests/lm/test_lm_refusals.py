@@ -21,7 +21,7 @@ from jexplicit.lm.attribution import explain
 from jexplicit.lm.evaluation import evaluate, log_probabilities, score, score_documents
 from jexplicit.lm.fit import METHODS, OPTIONS, fit_model
 from jexplicit.lm.generation import generate, next_token
-from jexplicit.lm.layers import explicit_language_model, log_linear_model, noise_model, offset_rows
+from jexplicit.lm.layers import explicit_language_model, log_linear_model, offset_rows
 from jexplicit.lm.model import network_model, token_model
 from jexplicit.lm.ngram import smoothed_ngrams, unigram_model
 from jexplicit.lm.training import sweep_tables
@@ -52,12 +52,8 @@ def given() -> SimpleNamespace:
     return g
 
 
-WRONG = (("temperature", -0.5), ("top-k", 0), ("top-p", 1.5), ("length", 0.5))
 NO_POSITION = "no position to predict"
 NOT_THIS_TOKEN = f"token id {N} and a model of {N}: use the model's own tokenizer"
-OTHER_COUNTS = "pass the counts of this stream, or none"
-OF_TWO = r"contexts of shape .* and a model of radius 2: pass \[.*, 2\]"
-OF_THREE = "with counts of offsets 1..3"
 
 
 def generated(prompt: Any = (1,), length: Any = 5, **options):
@@ -73,20 +69,20 @@ CASES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda g: evaluate(g.two, FOREIGN), f"token id {N} .* {N}"),
     (lambda g: evaluate(g.unigram, PADS), NO_POSITION),
     (lambda g: score(g.two, np.array([1, 2, 3])), "encode_documents"),
-    (lambda g: evaluate(g.one, stream_of([[5, 1, 2], [3, 1, 1, 4]]), counts=g.counts), OTHER_COUNTS),
+    (
+        lambda g: evaluate(g.one, stream_of([[5, 1, 2], [3, 1, 1, 4]]), counts=g.counts),
+        "pass the counts of this stream, or none",
+    ),
     (lambda g: next_token(g.spread, np.array([N])), NOT_THIS_TOKEN),
     (lambda g: score_documents(g.two, g.tokenizer, ["the cat", "  "]), r"document 1, '  ', has no token"),
     # generation
-    *((generated(**{name.replace("-", "_"): value}), f"{name} {value}") for name, value in WRONG),
+    *((generated(**{name: -0.5}), name.replace("_", "-") + " -0.5") for name in ("temperature", "top_k", "top_p", "length")),
     (generated([np.array([1]), np.array([2, N])]), NOT_THIS_TOKEN),
-    (generated([]), r"no prompts: give at least one, \[\[\]\] for the start of a document"),
     (generated(banned=(1, N)), NOT_THIS_TOKEN),
     (generated(banned=tuple(range(N))), "every token is banned"),
     # explicit solutions, and rows of contexts
-    (lambda g: explicit_language_model(g.counts, features="cat", radius=0), f"radius 0 {OF_THREE}"),
-    (lambda g: offset_rows(g.counts, features="cat", radius=4), OF_THREE),
+    (lambda g: offset_rows(g.counts, features="cat", radius=4), "radius 4 with counts of offsets 1..3"),
     (lambda g: explicit_language_model(g.counts, features=cast(Any, "mean")), "features 'mean': choose sum .* or cat"),
-    (lambda g: noise_model(np.array([2, -1])), "at least two tokens and non-negative counts"),
     (lambda g: offset_rows(g.counts, features="cat", smoothing=cast(Any, "noise")), "smoothing 'noise': choose .* kneser-ney "),
     (lambda g: smoothed_ngrams(g.X[:0], g.Y[:0], vocab_size=N), "0 positions with contexts of 2 tokens"),
     (lambda g: jexplicit.fit([], history="past"), "choose none, document, window:W"),  # before text is read
@@ -112,7 +108,7 @@ OF_VALUES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda g: network(g).logits(jnp.zeros(1, int)), "a model that reads the last 16 tokens, and no history"),
     (lambda g: log_linear_model(offset_rows(g.counts, features="cat"), np.ones(3)), "give mu and one per table"),
     (swept("infinite", noise=False, discount=0.5), "infinite logits"),
-    (lambda g: explain(g.two, g.X[:-1], g.Y), OF_TWO),
+    (lambda g: explain(g.two, g.X[:-1], g.Y), r"contexts of shape .* and a model of radius 2: pass \[.*, 2\]"),
     (lambda g: explain(g.two, g.X[:1], np.array([N])), NOT_THIS_TOKEN),
     (lambda g: fit_model("context-mixing", g.text, Options(history="window:x")), "choose none, document, window:W"),
 ]

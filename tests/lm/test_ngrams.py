@@ -203,9 +203,8 @@ def test_pieces_with_white_space_and_reserved_words(tmp_path):
 
 
 def test_models_of_other_rows_are_refused(tmp_path):
-    explicit, wide = (
-        fit_model(name, TrainingText(stream_of(DOCUMENTS), n)).model for name, n in (("explicit", N), ("unigram", 13))
-    )
+    fits = (("explicit", N), ("unigram", 13))
+    explicit, wide = (fit_model(name, TrainingText(stream_of(DOCUMENTS), n)).model for name, n in fits)
     (tmp_path / "file").touch()
     for said, path, model in (
         ("a model of TokenTables is no n-gram model.* choose the method ngram", "lm.arpa", explicit),

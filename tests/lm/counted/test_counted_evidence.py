@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 import chex
 import numpy as np
 import pytest
-from counted_models import stream, tokenizer
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
@@ -26,7 +25,7 @@ from jexplicit.lm.counted.contexts import (
     predicted_places,
     spelling,
 )
-from jexplicit.lm.counted.evidence import Described, Gate, Layer, View, blocks_of, directions, newton, pass_over, read_gate
+from jexplicit.lm.counted.evidence import Described, Gate, View, blocks_of, directions, newton, pass_over, read_gate
 
 ATOL = 1e-5
 
@@ -127,15 +126,6 @@ def test_no_column_sees_the_future_or_beyond_a_window():
             assert one[column][t] == two[column][t], (column, t)
 
 
-def test_no_column_sees_another_document():
-    ids = plays(2)
-    pads, whole = np.flatnonzero(ids == 0), text(ids)
-    for a, b in zip(pads[:-1], pads[1:], strict=True):
-        own = text(ids[a : b + 1])
-        for column in _all:
-            np.testing.assert_array_equal(whole[column][a + 1 : b + 1], own[column][1:], err_msg=f"{column}")
-
-
 def test_trees_have_a_path_for_every_token_and_those_of_the_same_places_share_theirs():
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 40, 3000) // 3
@@ -190,21 +180,20 @@ def test_trees_contexts_and_texts_that_are_refused_before_anything_is_counted():
     for column in (0, "parts", "60:0"):
         with pytest.raises(ValueError, match="give k >= 1"):
             Context(column)
-    tree = grow(stream(4), tokenizer().vocab_size)[0]
+    tree = grow(plays(4), characters().vocab_size)[0]
     with pytest.raises(ValueError, match="decisions: context mixing counts 268,435,456 at most; give less text"):
-        decisions(stream(4), tree._replace(length=np.full_like(tree.length, 1 << 28)), np.arange(1, 9))
+        decisions(plays(4), tree._replace(length=np.full_like(tree.length, 1 << 28)), np.arange(1, 9))
 
 
 # Evidence of cells
 
 
 def small():
-    ids = stream(4)
-    N = tokenizer().vocab_size
-    tree, block = grow(ids, N)[0], np.arange(len(ids)) * 5 // len(ids)
+    ids = plays(5)
+    tree, block = grow(ids, characters().vocab_size)[0], np.arange(len(ids)) * 5 // len(ids)
     d = decisions(ids, tree, predicted_places(ids, False), block)
     base = np.random.default_rng(0).normal(size=len(d.bit)).astype(np.float32)
-    return ids, d, base, Text(ids, spelling(tokenizer(), N))[Context(1)]
+    return ids, d, base, text(ids)[Context(1)]
 
 
 def take(seen, at):
@@ -282,7 +271,6 @@ def test_shards_and_reading_on_change_nothing(monkeypatch):
     parts = pass_over(h, d, base, View(whole=True), keep=True)
     np.testing.assert_allclose(parts.x, whole.x, atol=ATOL)
     assert parts.cells is not None and whole.cells is not None
-    assert len(np.unique(whole.cells.first)) > 4
     for one, two in zip(parts.cells[:2] + parts.cells.seen[:3], whole.cells[:2] + whole.cells.seen[:3], strict=True):
         np.testing.assert_array_equal(one, two)
     both = pass_over(h, d, base, View(whole=True), table=whole.table).x
@@ -387,27 +375,21 @@ def test_a_gate_by_a_loop():
     place = np.repeat(np.arange(60), 5)
     out, after = read_gate(gate, x.astype(np.float32), a, sets, y, blocks_of(place)[:260])
     D, H, z = np.zeros((4, 2)), np.zeros((4, 2)), np.clip(x.T @ gate.U, -8, 8)
-    exact = np.zeros((4, 2))  # sums of implicit steps by bisection, of which three steps of Newton's method are within 1e-4
     for start, end in ((0, 65), (65, 130), (130, 195), (195, 260), (260, 300)):  # a token begins at 0, 65, 130, 195, 260
         dD, dH = np.zeros_like(D), np.zeros_like(H)
         for i in range(start, end):
             o = np.clip(a[i] + D[sets[i]] @ z[i], -9.5, 9.5)
             np.testing.assert_allclose(out[i], o, atol=1e-5)  # float32
             rate, p = z[i] / (H[sets[i]] + gate.ridge), 1 / (1 + np.exp(-o))
-            low, high, d, reach = -50.0, 50.0, 0.0, z[i] @ rate
-            for _ in range(3):
+            d, reach = 0.0, z[i] @ rate
+            for _ in range(3):  # of Newton's method, to the implicit step
                 q = 1 / (1 + np.exp(-(o + d)))
                 d -= (d - reach * (y[i] - q)) / (1 + reach * q * (1 - q))
-            for _ in range(80):
-                m = (low + high) / 2
-                low, high = (m, high) if m < reach * (y[i] - 1 / (1 + np.exp(-(o + m)))) else (low, m)
             dD[sets[i]] += (y[i] - 1 / (1 + np.exp(-(o + d)))) * rate
-            exact[sets[i]] += (y[i] - 1 / (1 + np.exp(-(o + low)))) * rate * (end <= 260)
             dH[sets[i]] += p * (1 - p) * z[i] ** 2
         if end <= 260:
             D, H = D + dD, H + dH
     np.testing.assert_allclose(after.D, D, atol=1e-5)
-    np.testing.assert_allclose(after.D, exact, atol=1e-4)
     np.testing.assert_allclose(after.H, H, rtol=1e-4)
 
 
@@ -486,12 +468,3 @@ def test_rows_by_a_loop_over_decisions(monkeypatch, depth):
             G, h = sum((d.bit[i] - p[i]) * Z[i] for i in own), v[own].sum()
             np.testing.assert_allclose((h * F + 200 * S) @ theta[n], G, atol=2e-3 * max(1, np.abs(G).max()))
     assert (len(np.unique(near_to)) == N - 1) == (depth == 10)
-
-
-def test_evidence_of_a_block_does_not_know_the_bits_after_it():
-    text, tree, d, vectors, base = problem()
-    other = d._replace(bit=np.where(d.block >= 2, 1 - d.bit, d.bit).astype(np.int8))
-    one, two = (evidence.layer_rows(vectors, text, of, base, tree) for of in (d, other))
-    for k, same in ((2, True), (3, False)):
-        x, y = (Layer(vectors, rows[k - 1], 1.0).evidence(text, d.place, d.node) for rows in (one, two))
-        assert np.array_equal(x, y) == same
