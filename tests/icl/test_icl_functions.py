@@ -14,7 +14,6 @@ from tables import refuse
 
 import icl
 from icl import blur
-from icl.attention import Regression, init_layers
 from icl.blur.baselines import select_tasks, task_sets
 from icl.blur.learning import resize_images
 from icl.blur.rules import forward
@@ -22,10 +21,8 @@ from icl.closed_form import all_heads_solution
 from icl.problems import Chains, copying_tokens, induction_model
 from icl.rates import Spectrum, least_loss
 from icl.recurrences import Stream
-from icl.tasks import Tasks, contract
-from icl.training import Recipe, TrainingState, make_optimizer, training_steps
+from icl.tasks import contract
 from jexplicit.data.images import read_images
-from jexplicit.runs.devices import data_mesh
 
 RNG: Any = np.random.default_rng(0)
 
@@ -154,20 +151,3 @@ def test_contractions_are_products_of_matrices_and_so_is_their_gradient_as_accel
     of_A, of_B = np.einsum("kjb,ijb->kib", B, G), np.einsum("kib,ijb->kjb", A, G)
     for compute in (found, functools.partial(elsewhere, found)):
         chex.assert_trees_all_close(compute(), (np.einsum("kib,kjb->ijb", A, B), of_A, of_B), rtol=1e-13, atol=1e-13)
-
-
-def test_accelerators_train_as_a_cpu_does(elsewhere):
-    compute = losses_of_training_steps
-    np.testing.assert_allclose(compute(), elsewhere(compute), rtol=1e-4)
-
-
-def losses_of_training_steps():
-    problem, recipe = Regression(Tasks(dim=2, context=3), 2), Recipe(batch_size=256)
-
-    @jax.jit
-    def start(key):
-        params = jax.vmap(lambda key: init_layers(key, 3))(jax.random.split(key, 2))
-        return TrainingState(params, jax.vmap(make_optimizer(recipe, 3).init)(params)), jax.random.split(key)
-
-    state, keys = start(jax.random.key(0))
-    return training_steps(problem, recipe, 3, data_mesh(1))(state, keys, jax.device_put(np.array(0)))[1]

@@ -24,7 +24,7 @@ from jexplicit.lm.evaluation import evaluate, init, log_distributions, read, sco
 from jexplicit.lm.files import save_run_model
 from jexplicit.lm.fit import METHODS, fit_model
 from jexplicit.lm.generation import generate, next_token
-from jexplicit.lm.model import LanguageModel, histories, network_model, read_text
+from jexplicit.lm.model import histories, network_model, read_text
 from jexplicit.lm.text_model import TextModel, load_model
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
@@ -52,6 +52,7 @@ KINDS = {
     "transformer": ("transformer", {}),
 }
 NETWORKS = ("network (flax)", "transformer")
+SPREAD = ("explicit, Cat", "ngram", "explicit, sparse tables", "network (flax)", "transformer")
 LASTING = ("unigram", "ngram", "explicit, Cat", "log-linear", "explicit, sparse tables", "transformer")  # others repeat these
 CAPABILITIES = ("evaluate", "score", "next_token", "generate", "explain", "save, load", "export, import", "jit, vmap")
 REFUSED = {(kind, "explain"): "network" for kind in NETWORKS}
@@ -209,22 +210,6 @@ def test_every_cell_is_as_claimed(kind, asked, tmp_path):
             CHECKS[what](kind, tmp_path)
 
     each_row(check, ((what,) for what in asked if CLAIMS[kind, what] != "no"))
-
-
-SPREAD = ("explicit, Cat", "ngram", "explicit, sparse tables", "network (flax)", "transformer")
-
-
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in SPREAD[:2] else pytest.mark.slow) for k in SPREAD])
-def test_a_model_is_a_pytree_whose_logits_are_the_sum_of_its_named_rows(kind):
-    model, (X, _, past) = fitted(kind), read_text(dev(1), fitted(kind).radius, eos=True)
-    history = jnp.asarray(histories(past, model.history)[-1]) if model.history else None
-    other = jax.jit(lambda model: model)(model)
-    assert type(other) is LanguageModel and jax.tree.structure(other) == jax.tree.structure(model)
-    for leaf, own in zip(jax.tree.leaves(other), jax.tree.leaves(model), strict=True):
-        np.testing.assert_array_equal(leaf, own)
-    rows, logits = jax.jit(lambda model, x, h: (model.read(x, h), model.logits(x, h)))(model, jnp.asarray(X[-1]), history)
-    assert len(rows) == len(model.names) == len(model.tokens) and all(row.shape == (model.vocab_size,) for row in rows)
-    np.testing.assert_allclose(logits, np.sum(np.asarray(rows, np.float64), axis=0), **CLOSE)
 
 
 def page() -> str:

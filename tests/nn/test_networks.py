@@ -251,22 +251,17 @@ def test_losses_and_activations_and_their_gradients_are_the_formulas():
 # Optimisers
 
 
-def test_every_optimiser_descends_and_its_rate_may_be_traced():
-    def first_update(name, rate):
-        optimizer, W = make_optimizer(name, rate), jnp.ones(2)
-        return jax.device_put(optimizer.update(jax.device_put(np.array([0.5, 2.0])), optimizer.init(W), W)[0])
-
+def test_every_optimiser_descends_at_a_rate_that_may_be_traced():
     @jax.jit
-    def found(rates):
-        traced = {name: jax.vmap(functools.partial(first_update, name))(rates) for name in OptimizerName.__args__}
-        return traced, {name: [first_update(name, rate) for rate in (0.01, 0.1)] for name in OptimizerName.__args__}
+    @jax.vmap
+    def first_updates(rate):
+        made, W = {name: make_optimizer(name, rate) for name in OptimizerName.__args__}, jnp.ones(2)
+        return {name: one.update(jax.device_put(np.array([0.5, 2.0])), one.init(W), W)[0] for name, one in made.items()}
 
-    together, alone = found(np.array([0.01, 0.1]))
-    for name, updates in together.items():
-        np.testing.assert_allclose(updates, alone[name], rtol=1e-6)
-        assert (np.asarray(updates) < 0).all()
-    # the others are optax's own; from squares of 0 and without an ε that matters, the first step is the rate
-    np.testing.assert_allclose(together["adagrad"], [[-0.01] * 2, [-0.1] * 2], rtol=1e-12)
+    updates = jax.tree.map(np.asarray, first_updates(np.array([0.01, 0.1])))
+    for update in updates.values():  # they are optax's own
+        assert (update < 0).all() and (update[1] < update[0]).all()
+    np.testing.assert_allclose(updates["adagrad"], [[-0.01] * 2, [-0.1] * 2], rtol=1e-12)  # from squares of 0, and no ε
 
 
 def test_rates_cool_down():
@@ -343,8 +338,6 @@ def test_contraction_is_of_the_jacobian():
     found = contraction(lambda x: jax.device_put(A) @ x, jax.device_put(DRAWN.normal(size=(2, 4))))
     np.testing.assert_allclose(found[0], np.linalg.svd(A, compute_uv=False)[0], rtol=1e-10)
     np.testing.assert_allclose(found[1], np.abs(np.linalg.eigvals(A)).max(), rtol=1e-10)
-    z = np.array([0.3, -0.2])
-    np.testing.assert_allclose(contraction(jnp.tanh, jax.device_put(z[None]))[0], (1 - np.tanh(z) ** 2).max(), rtol=1e-10)
 
 
 def test_points_are_followed_to_the_memory_that_attracts_them():

@@ -207,11 +207,6 @@ def test_the_rate_warms_up_and_decays_and_only_matrices_decay():
 # A constructed start
 
 
-def network_and_variables(vocab_size: int):
-    network = NETWORKS["learned"].clone(vocab_size=vocab_size, width=64, window=48)
-    return network, init_variables(network, jax.random.key(0), np.zeros((1, 48), np.int32))
-
-
 def copied(tokens: np.ndarray, match: float, gain: float) -> np.ndarray:
     """The logits of a loop: the tokens that followed the last one, in the document, weighed by exp(match)."""
     out = np.zeros((len(tokens), 10))
@@ -225,14 +220,12 @@ def copied(tokens: np.ndarray, match: float, gain: float) -> np.ndarray:
 
 @pytest.mark.slow
 def test_induction_heads_copy_the_token_that_followed_the_last_one():
-    network, variables = network_and_variables(10)
+    network = NETWORKS["learned"].clone(vocab_size=10, width=64, window=48)
+    variables = init_variables(network, jax.random.key(0), np.zeros((1, 48), np.int32))
     tokens = np.random.default_rng(0).integers(0, 10, (3, 48)).astype(np.int32)
     z = np.asarray(network.apply(induction_start(network, variables), tokens))
     # another place than the one before has a weight below e^-15 in the first layer; LayerNorm adds 1e-6 to variances of 0.03
     np.testing.assert_allclose(z, [copied(own, 16.0, 4.0) for own in tokens], atol=1e-3)
-    network, variables = network_and_variables(400)
-    tokens = np.concatenate([np.arange(100, 124), [107]])[None].astype(np.int32)
-    assert np.asarray(network.apply(induction_start(network, variables), tokens))[0, -1].argmax() == 108
 
 
 def test_induction_heads_need_room_and_learned_positions():

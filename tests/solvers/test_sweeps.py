@@ -17,7 +17,6 @@ from sklearn.linear_model import Ridge
 from jexplicit.features import fourier_directions, fourier_features
 from jexplicit.runs.devices import data_mesh
 from jexplicit.solvers.sweeps import (
-    SoftmaxFit,
     choose_ridge,
     curvature_bound_sweeps,
     gram_least_squares,
@@ -26,7 +25,6 @@ from jexplicit.solvers.sweeps import (
     iterative_scaling_sweeps,
     split_examples,
     streamed_logits,
-    tempered,
 )
 
 M, D, N = 300, 6, 3
@@ -160,39 +158,22 @@ def test_the_ridge_is_that_of_the_lowest_held_out_error():
             choose_ridge(gram, nothing, H[:20], Y[:20], IDENTITY)
 
 
-def test_a_tempered_layer_divides_its_logits_and_its_ridge_weighs_the_same():
-    X, _ = some_examples()
-    layer = SoftmaxFit(device(X[:4, :3]), device(X[4, :3]), ())
-    cooler, ridge = tempered(layer, 0.3, 0.05)
-    np.testing.assert_allclose(streamed_logits(cooler, X, IDENTITY), (X @ X[:4, :3] + X[4, :3]) / 0.3)
-    assert ridge * np.sum(np.square(cooler.U)) == pytest.approx(0.05 * np.sum(X[:4, :3] ** 2))
-
-
-def test_streamed_sweeps_lower_the_loss_every_time_and_reach_the_optimum():
-    X, Y = some_examples(M=200)
-    fit = gram_softmax_sweeps(*gram_and_blocks(X, Y, block=16, mesh=data_mesh(8)), sweeps=300, ridge=0.01)
-    assert np.all(np.diff(fit.losses) <= 1e-15)
-    penalty = 0.01 * np.mean((X - X.mean(0)) ** 2)
-    U, log_P = np.asarray(fit.U), log_predictions(streamed_logits(fit, X, IDENTITY))
-    expected = -np.mean(np.sum(Y * log_P, axis=1)) + penalty / 2 * np.sum(U**2)
-    assert fit.losses[-1] == pytest.approx(expected, rel=1e-12)
-    R = Y - np.exp(log_P)
-    np.testing.assert_allclose(X.T @ R / len(X) - penalty * U, 0, rtol=0, atol=1e-8)
-    np.testing.assert_allclose(R.mean(axis=0), 0, rtol=0, atol=1e-8)  # the intercept is not penalised
-
-
-def test_a_streamed_sweep_is_the_formula_and_sweeps_go_on_from_where_they_start():
+def test_a_streamed_sweep_is_the_formula_and_sweeps_go_on_from_where_they_start_and_lower_the_loss():
     X, Y = some_examples()
-    given = gram_and_blocks(X, Y, block=10)
+    given = gram_and_blocks(X, Y, block=3, mesh=data_mesh(8))
     whole, first = (gram_softmax_sweeps(*given, sweeps=sweeps) for sweeps in (7, 3))
     rest = gram_softmax_sweeps(*given, first, sweeps=4)
     np.testing.assert_allclose(rest.U, whole.U, rtol=0, atol=1e-12)
     np.testing.assert_allclose(rest.losses, whole.losses[3:], rtol=1e-12)
+    assert np.all(np.diff(whole.losses) <= 1e-15)
     centred = X - X.mean(axis=0)
     U, C = np.asarray(first.U), centred.T @ centred / len(X)
     b = np.asarray(first.intercept) + X.mean(axis=0) @ U
-    penalty = 1e-4 * np.trace(C) / len(C)
-    R = Y - np.exp(log_softmax(centred @ U + b, axis=1))
+    penalty, log_P = 1e-4 * np.trace(C) / len(C), log_softmax(centred @ U + b, axis=1)
+    np.testing.assert_allclose(streamed_logits(first, X, IDENTITY), centred @ U + b, rtol=0, atol=1e-12)
+    loss = -np.mean(np.sum(Y * log_P, axis=1)) + penalty / 2 * np.sum(U**2)
+    assert first.losses[-1] == pytest.approx(loss, rel=1e-12)
+    R = Y - np.exp(log_P)
     U = U + 2 * np.linalg.solve(C + 2 * penalty * np.eye(len(C)), centred.T @ R / len(X) - penalty * U)
     fourth = gram_softmax_sweeps(*given, first, sweeps=1)
     np.testing.assert_allclose(fourth.U, U, rtol=0, atol=1e-12)

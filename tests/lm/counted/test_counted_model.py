@@ -242,13 +242,9 @@ def test_losses_of_a_stream_and_of_parts_of_it(history, eos):
     np.testing.assert_allclose(document_losses(model, ids).nll.sum(), -log_p.sum(), atol=ATOL)
 
 
-def test_the_future_moves_nothing_and_static_is_adaptive_with_a_stopped_past():
+def test_static_is_adaptive_with_a_stopped_past():
     """A static model sees of the text that is read nothing but the columns: a repeated document has the same log p."""
-    ids = stream(2)
-    other, twice = np.concatenate([ids[:90], stream(2, seed=9)[90:]]), np.concatenate([stream(1), stream(1)[1:]])
-    for history in ("none", "all", "adaptive", "window:40"):
-        one, two = (read(fitted(history), init(fitted(history)), text[1:])[0] for text in (ids, other))
-        np.testing.assert_allclose(one[:89], two[:89], atol=1e-5)  # a block of the mix learns after its last decision
+    twice = np.concatenate([stream(1), stream(1)[1:]])
     half = len(twice) // 2
     still, moving = (read(fitted(history), init(fitted(history)), twice[1:])[0] for history in ("none", "adaptive"))
     np.testing.assert_allclose(still[:half], still[half:], atol=1e-5)
