@@ -16,7 +16,7 @@ from reference import gd_plus_plus as gd_plus_plus_loop
 from sklearn.linear_model import Ridge
 
 from icl import Recipe, Regression, attention, descent_layers, difference, gd_plus_plus, gradient_descent
-from icl.attention import AttentionLayer, interpolate, predict, predict_batch, predictions, squared_error
+from icl.attention import AttentionLayer, interpolate, predict, predict_batch, predictions
 from icl.tasks import KURTOSIS, Sequence, Tasks, sample_tasks, sequences, tokens, vmap_tasks
 from icl.training import blocked_gradient, train_layers
 
@@ -55,7 +55,6 @@ def test_answers_are_linear_in_the_inputs_of_one_task_and_a_batch_is_many_of_the
         W = np.linalg.lstsq(X, Y, rcond=None)[0].T
         np.testing.assert_allclose(X @ W.T, Y, atol=1e-12)
         np.testing.assert_allclose(W @ x_q, y_q, atol=1e-12)
-    assert [leaf.shape + (4,) for leaf in one] == [leaf.shape for leaf in many]
     assert len({float(value) for value in many.y_q[0]}) == 4
     by_task = sequences(Sequence(*map(jax.device_put, many)))
     chex.assert_trees_all_equal(by_task, jax.tree.map(lambda leaf: np.moveaxis(leaf, -1, 0), many))
@@ -112,38 +111,31 @@ def test_layers_are_steps_of_gradient_descent(dim, outputs, context):
             np.testing.assert_allclose(path[n], W @ x_q, **EXACT)
         layers = descent_layers(dim, context, etas, W0=given)
         np.testing.assert_allclose(predict(layers, one, W0=given), W @ x_q, **EXACT)
-        slope = jax.jit(jax.grad(squared_error))(given, one.X, one.Y)
-        np.testing.assert_allclose(start - 0.3 * np.asarray(slope), descent_step(start, X, Y, 0.3), **EXACT)
     for _ in range(4):
         start = descent_step(start, X, Y, 0.3)
     np.testing.assert_allclose(predict(tied, one, depth=4), start @ x_q, **EXACT)
 
 
 def test_gd_plus_plus_is_the_loop_and_its_layers():
-    one, eta, gamma = task(5), [0.5, 0.8, 0.3], [0.02, 0.05, 0.9]
-    expected = gd_plus_plus_loop(*arrays(one), eta, gamma)
-    etas = np.array(eta)
+    one, etas, gamma = task(5), np.array([0.5, 0.8, 0.3]), np.array([0.02, 0.05, 0.9])
+    expected = gd_plus_plus_loop(*arrays(one), etas.tolist(), gamma.tolist())
     for last in (0.9, -7.0):  # which has no effect
         found = gd_plus_plus(one, etas, np.array([0.02, 0.05, last]), steps=3)
         np.testing.assert_allclose(np.asarray(found)[-1], expected, **EXACT)
-    layers = descent_layers(4, 6, etas, gamma=np.array(gamma), outputs=2)
+    layers = descent_layers(4, 6, etas, gamma=gamma, outputs=2)
     np.testing.assert_allclose(predict(layers, one), expected, **EXACT)
-    without = gd_plus_plus(one, etas, np.zeros(3), steps=3)
-    np.testing.assert_allclose(without, gradient_descent(one, etas, steps=3), **EXACT)
 
 
 def test_preconditioned_descent_is_its_layer():
     one, G = task(6), np.random.default_rng(1).normal(size=(4, 4))
     X, Y, x_q = arrays(one)
-    W = np.zeros((2, 4))
+    W, more = np.zeros((2, 4)), {"preconditioner": jax.device_put(G)}
     for _ in range(3):
         W = W + (descent_step(W, X, Y, 0.4) - W) @ G
-    path = gradient_descent(one, 0.4, steps=3, preconditioner=jax.device_put(G))
-    layer = descent_layers(4, 6, 0.4, outputs=2, preconditioner=jax.device_put(G))
-    clipped = np.asarray(predict(layer, one, depth=3, clip=0.1))
-    for ours in (np.asarray(path)[-1], predict(layer, one, depth=3)):
+    layer = descent_layers(4, 6, 0.4, outputs=2, **more)
+    for ours in (gradient_descent(one, 0.4, steps=3, **more)[-1], predict(layer, one, depth=3)):
         np.testing.assert_allclose(ours, W @ x_q, **EXACT)
-    assert np.abs(clipped).max() <= 0.1 < np.abs(W @ x_q).max()
+    assert np.abs(predict(layer, one, depth=3, clip=0.1)).max() <= 0.1 < np.abs(W @ x_q).max()
 
 
 def test_ridge_meets_least_squares_and_descent_that_has_converged():
@@ -184,7 +176,7 @@ def test_blocks_of_a_batch_give_the_gradient_of_the_batch():
 
 
 def test_the_first_step_is_adam_s_by_hand_and_the_next_has_tasks_of_its_own(trained):
-    """Whose first step is `rate * g / (|g| + eps)`, of the clipped gradient."""
+    """`rate * g / (|g| + eps)`, of the clipped gradient."""
     first, second = (sample_tasks(jax.random.fold_in(jax.random.key(1), n), TASKS, 24) for n in (0, 1))
     gradient, params = jax.jit(jax.value_and_grad(PROBLEM.loss)), picked(start(3), 1)
     loss, g = gradient(params, first)
@@ -264,13 +256,12 @@ def test_differences_of_predictors_are_their_definitions_and_sensitivities_the_w
             assert said.loss[n] == pytest.approx(np.sum((Ws[n] @ x_q - np.asarray(one.y_q)) ** 2) / 2, rel=1e-12)
         np.testing.assert_allclose(said.sensitivity, np.stack(Ws, axis=-1), rtol=1e-12)
         weights.append(np.stack(Ws))  # [task, output, input]
-    (g, h), apart, same = weights, difference(a, b), difference(a, a)
+    (g, h), apart = weights, difference(a, b)
     norms = np.linalg.norm(g, axis=2) * np.linalg.norm(h, axis=2)
     assert float(apart.cosine) == pytest.approx(np.mean((g * h).sum(axis=2) / norms), abs=1e-6)  # 1e-8 is added to norms
     assert float(apart.model_difference) == pytest.approx(np.mean(np.linalg.norm(g - h, axis=2)), rel=1e-12)
     expected = np.mean(np.abs(np.asarray(a.y) - np.asarray(b.y)))
     assert float(apart.prediction_difference) == pytest.approx(expected, rel=1e-12)
-    assert float(same.cosine) == pytest.approx(1, abs=1e-6) and float(same.prediction_difference) == 0
 
 
 def maps_of(layers: AttentionLayer) -> tuple[np.ndarray, np.ndarray]:

@@ -141,7 +141,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_compiled(monkeypatch):
 
 
 def test_contractions_are_products_of_matrices_and_so_is_their_gradient_as_accelerators_compute_them_too(elsewhere):
-    """In float64: 7 products of numbers of size 1, whose sum rounds by less than 1e-14."""
     A, B, G = (RNG.normal(size=shape) for shape in ((7, 3, 5), (7, 2, 5), (3, 2, 5)))
 
     def found():
