@@ -16,7 +16,7 @@ from reference import gd_plus_plus as gd_plus_plus_loop
 from sklearn.linear_model import Ridge
 
 from icl import Recipe, Regression, attention, descent_layers, difference, gd_plus_plus, gradient_descent
-from icl.attention import AttentionLayer, interpolate, predict, predict_batch, predictions
+from icl.attention import AttentionLayer, interpolate, predict, predict_batch, predictions, squared_error
 from icl.tasks import KURTOSIS, Sequence, Tasks, sample_tasks, sequences, tokens, vmap_tasks
 from icl.training import blocked_gradient, train_layers
 
@@ -111,6 +111,8 @@ def test_layers_are_steps_of_gradient_descent(dim, outputs, context):
             np.testing.assert_allclose(path[n], W @ x_q, **EXACT)
         layers = descent_layers(dim, context, etas, W0=given)
         np.testing.assert_allclose(predict(layers, one, W0=given), W @ x_q, **EXACT)
+        slope = np.asarray(jax.grad(squared_error)(given, one.X, one.Y))
+        np.testing.assert_allclose(start - 0.3 * slope, descent_step(start, X, Y, 0.3), **EXACT)
     for _ in range(4):
         start = descent_step(start, X, Y, 0.3)
     np.testing.assert_allclose(predict(tied, one, depth=4), start @ x_q, **EXACT)
