@@ -15,19 +15,7 @@ import numpy as np
 import optax
 import pytest
 from interruption import resumed_after
-from reference import (
-    cooccurrences,
-    features,
-    gradient_of_loss,
-    log_softmax,
-    noisy_embedding,
-    random_documents,
-    scaling_sweep,
-    stream_of,
-    sweep_near,
-    windows,
-)
-from reference import negative_log_likelihood as negative_log_likelihood_loop
+from reference import features
 
 from jexplicit import evaluate
 from jexplicit.lm import training
@@ -46,9 +34,9 @@ from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.devices import data_mesh
 
 N = 13  # of no use to 2 or 8 devices: their last columns are fillers
-DOCUMENTS = random_documents(0, 30, N, 18)
-STREAM = stream_of(DOCUMENTS)
-COUNTS = tuple(C.astype(np.int32) for C in cooccurrences(DOCUMENTS, 4, N))
+DOCUMENTS = ref.random_documents(0, 30, N, 18)
+STREAM = ref.stream_of(DOCUMENTS)
+COUNTS = tuple(C.astype(np.int32) for C in ref.cooccurrences(DOCUMENTS, 4, N))
 TEXT = TrainingText(STREAM, N, counts=COUNTS)
 TOKENS = np.bincount(STREAM[1:], minlength=N)
 NOISE = noise_model(TOKENS)
@@ -56,7 +44,7 @@ GRADIENT_TOLERANCE, LOSS_TOLERANCE = {np.float64: 1e-10, np.float32: 1e-3}, {np.
 
 
 def positions(K):
-    X, Y = windows(DOCUMENTS, K, eos=True)
+    X, Y = ref.windows(DOCUMENTS, K, eos=True)
     return X.astype(np.uint16), Y.astype(np.uint16)
 
 
@@ -82,11 +70,11 @@ def dense_loss(tables, X, Y, E):
 
 def test_loss_and_gradient_equal_the_slow_loop_and_automatic_differentiation_on_any_devices():
     for kind, noisy, dtype in (("sum", True, np.float64), ("cat", False, np.float64), ("cat", True, np.float32)):
-        (X, Y), tables, E = positions(3), random_tables(3, kind), noisy_embedding(TOKENS) if noisy else np.eye(N)
+        (X, Y), tables, E = positions(3), random_tables(3, kind), ref.noisy_embedding(TOKENS) if noisy else np.eye(N)
         loss, gradient = by_hand(random_tables(3, kind, dtype), X, Y, kind, noisy=noisy)
         H, U, atol = features(X, E, kind), np.concatenate(tables), GRADIENT_TOLERANCE[dtype]
-        np.testing.assert_allclose(loss, negative_log_likelihood_loop(H, U, Y), rtol=LOSS_TOLERANCE[dtype])
-        np.testing.assert_allclose(np.concatenate(gradient), gradient_of_loss(H, U, Y), rtol=0, atol=atol)
+        np.testing.assert_allclose(loss, ref.negative_log_likelihood(H, U, Y), rtol=LOSS_TOLERANCE[dtype])
+        np.testing.assert_allclose(np.concatenate(gradient), ref.gradient_of_loss(H, U, Y), rtol=0, atol=atol)
 
         def brute_force(params, X=X.astype(int), Y=Y.astype(int), E=E):  # noqa: B008
             return dense_loss(params * (3 // len(params)), X, Y, E)
@@ -118,7 +106,7 @@ def test_an_accelerator_s_gradient_is_that_of_a_cpu(monkeypatch):
 def test_adagrad_steps_by_hand_compile_once_and_leave_fillers_and_types_and_what_they_started_from():
     optimizer, mesh = optax.adagrad(0.3, initial_accumulator_value=0.1), data_mesh(8)
     (X, Y), tables = positions(2), random_tables(2, "sum")
-    H, U, copies = features(X, noisy_embedding(TOKENS), "sum"), np.concatenate(tables), list(map(np.array, tables))
+    H, U, copies = features(X, ref.noisy_embedding(TOKENS), "sum"), np.concatenate(tables), list(map(np.array, tables))
     squares, state = np.full(U.shape, 0.1), initial_state(tables, optimizer, mesh)
     batch = make_batch(X, Y, features="sum", size=len(Y))
     placed = jax.tree.map(lambda leaf: (leaf.dtype, leaf.sharding), state)
@@ -126,8 +114,8 @@ def test_adagrad_steps_by_hand_compile_once_and_leave_fillers_and_types_and_what
     before = step._cache_size()  # of tests before this one
     for _ in range(2):
         state, loss = step(state, batch)
-        np.testing.assert_allclose(loss, negative_log_likelihood_loop(H, U, Y), rtol=LOSS_TOLERANCE[np.float64])
-        G = gradient_of_loss(H, U, Y)
+        np.testing.assert_allclose(loss, ref.negative_log_likelihood(H, U, Y), rtol=LOSS_TOLERANCE[np.float64])
+        G = ref.gradient_of_loss(H, U, Y)
         squares += G**2
         U = U - 0.3 * G / np.sqrt(squares + 1e-7)
     assert step._cache_size() <= before + 1  # compilations; a trace may serve several
@@ -172,23 +160,23 @@ def attentive():
 
 def test_a_sweep_without_noise_is_the_loop_over_positions_and_gains_what_it_promises():
     for kind, K, eos in (("sum", 2, True), ("cat", 4, False)):
-        model, (X, Y) = explicit(kind, K, eos=eos), windows(DOCUMENTS, K, eos=eos)
+        model, (X, Y) = explicit(kind, K, eos=eos), ref.windows(DOCUMENTS, K, eos=eos)
         H, U = features(X, np.eye(N), kind), np.concatenate(blocks(model))
         swept = sweep_tables(model, TEXT, noise=False, sweeps=1)
         moved = np.concatenate(blocks(swept.model))
-        np.testing.assert_allclose(moved, scaling_sweep(H, U, Y, K), rtol=0, atol=1e-11)
-        F, E = H.T @ np.eye(N)[Y], H.T @ np.exp([log_softmax(row) for row in H @ U])
+        np.testing.assert_allclose(moved, ref.scaling_sweep(H, U, Y, K), rtol=0, atol=1e-11)
+        F, E = H.T @ np.eye(N)[Y], H.T @ np.exp([ref.log_softmax(row) for row in H @ U])
         np.testing.assert_array_equal(moved[F == 0], U[F == 0])
         F, E = F[F > 0], E[F > 0]
         promised = (F * np.log(F / E) - F + E).sum() / K  # what a sweep gains at least
         assert len(Y) * (swept.losses[0] - swept.losses[1]) >= promised * (1 - 1e-12) - 1e-12 and promised >= 0
         assert (swept.model.features, swept.model.radius, swept.model.eos) == (kind, K, eos)
-    E, rng = noisy_embedding(TOKENS), np.random.default_rng(0)  # and with noisy features
+    E, rng = ref.noisy_embedding(TOKENS), np.random.default_rng(0)  # and with noisy features
     for kind, K in (("sum", 2), ("cat", 4)):
         U = [rng.normal(size=(N, N)) for _ in range(1 if kind == "sum" else K)]
         tables = tuple(jax.device_put(E @ U_b) for U_b in U)
-        X, Y = windows(DOCUMENTS, K)
-        expected = scaling_sweep(features(X, E, kind), np.concatenate(U), Y, K)
+        X, Y = ref.windows(DOCUMENTS, K)
+        expected = ref.scaling_sweep(features(X, E, kind), np.concatenate(U), Y, K)
         swept = sweep_tables(token_model(tables * (K // len(tables)), kind, False), TEXT, sweeps=1)
         for read, U_b in zip(blocks(swept.model), np.split(expected, len(U)), strict=True):
             np.testing.assert_allclose(read, E @ U_b, rtol=0, atol=1e-11)
@@ -196,19 +184,19 @@ def test_a_sweep_without_noise_is_the_loop_over_positions_and_gains_what_it_prom
 
 def test_sweeps_with_a_prior_are_the_loop_over_positions_also_of_one_weighted_table():
     for kind, K in (("sum", 2), ("cat", 4)):
-        start, (X, Y) = explicit(kind, K, eos=True), windows(DOCUMENTS, K, eos=True)
+        start, (X, Y) = explicit(kind, K, eos=True), ref.windows(DOCUMENTS, K, eos=True)
         H, U0 = features(X, np.eye(N), kind), np.concatenate(blocks(start))
-        once = sweep_near(H, U0, Y, K, 0.7, U0)
-        for sweeps, expected in ((1, once), (2, sweep_near(H, once, Y, K, 0.7, U0))):
+        once = ref.sweep_near(H, U0, Y, K, 0.7, U0)
+        for sweeps, expected in ((1, once), (2, ref.sweep_near(H, once, Y, K, 0.7, U0))):
             found = sweep_tables(start, TEXT, noise=False, sweeps=sweeps, discount=0.7).model
             moved = np.concatenate(blocks(found))
             np.testing.assert_allclose(moved, expected, rtol=0, atol=1e-11)
         assert (once > U0).any() and (once < U0).any() and (once == U0).any()
-    (V,), (X, Y) = blocks(explicit("sum", 2, eos=True)), windows(DOCUMENTS, 2, eos=True)
+    (V,), (X, Y) = blocks(explicit("sum", 2, eos=True)), ref.windows(DOCUMENTS, 2, eos=True)
     # F and E weigh every pair by its offset's w(j): features of norms up to C
     H = np.array([sum(w[j] * np.eye(N)[j] for w, j in zip(WEIGHTS, x, strict=True)) for x in X])
     C = H.sum(axis=1).max()
-    for discount, moved in ((0.0, scaling_sweep(H, V, Y, C)), (0.7, sweep_near(H, V, Y, C, 0.7, V))):
+    for discount, moved in ((0.0, ref.scaling_sweep(H, V, Y, C)), (0.7, ref.sweep_near(H, V, Y, C, 0.7, V))):
         swept = sweep_tables(attentive(), TEXT, noise=False, sweeps=1, discount=discount, weights=WEIGHTS).model
         for table, w in zip(swept.tables, WEIGHTS, strict=True):
             np.testing.assert_allclose(table, w[:, None] * moved, rtol=0, atol=1e-10)

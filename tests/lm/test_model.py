@@ -13,22 +13,7 @@ import jax
 import numpy as np
 import pytest
 import scipy
-from reference import (
-    PAD,
-    cooccurrences,
-    features,
-    generalized_cooccurrences,
-    language_model,
-    log_softmax,
-    modified_discounts,
-    negative_log_likelihood,
-    noisy_embedding,
-    one_hot,
-    random_documents,
-    stream_of,
-    windows,
-)
-from reference import kneser_ney as kneser_ney_loop
+from reference import features
 from scipy.sparse import csr_array
 
 from jexplicit.lm.evaluation import evaluate, log_probabilities
@@ -54,10 +39,12 @@ from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.runs.devices import data_mesh
 
 N = 9  # of no use to 8 devices: their last columns are fillers
-DOCUMENTS = [[token for token in document if token != 5] or [1] for document in random_documents(2, 40, N, 6)]  # 5: never seen
-DEV = random_documents(4, 25, N, 8)  # token 5 too, and pairs never seen
-STREAM = stream_of(DOCUMENTS)
-COUNTS = tuple(C.astype(np.int32) for C in cooccurrences(DOCUMENTS, 3, N))
+DOCUMENTS = [
+    [token for token in document if token != 5] or [1] for document in ref.random_documents(2, 40, N, 6)
+]  # 5: never seen
+DEV = ref.random_documents(4, 25, N, 8)  # token 5 too, and pairs never seen
+STREAM = ref.stream_of(DOCUMENTS)
+COUNTS = tuple(C.astype(np.int32) for C in ref.cooccurrences(DOCUMENTS, 3, N))
 SPARSE = tuple(map(csr_array, COUNTS))
 STORED = ("dense", "sparse")
 
@@ -78,13 +65,13 @@ def test_the_model_equals_the_dense_loop_from_documents_to_logits(stored):
     assert not COUNTS[0][5].any() and (COUNTS[0][1:, 1:] == 0).any()
     cases: tuple[tuple[Features, int, bool], ...] = (("cat", 1, False), ("sum", 3, True), ("cat", 3, False))
     for kind, K, eos in cases:
-        E, _, U = language_model(DOCUMENTS, K, N, kind, eos=eos)
-        X, Y = windows(DEV, K, eos=eos)
+        E, _, U = ref.language_model(DOCUMENTS, K, N, kind, eos=eos)
+        X, Y = ref.windows(DEV, K, eos=eos)
         H, model = features(X, E, kind), fit(stored, features=kind, radius=K, eos=eos)
-        expected = np.array([log_softmax(row) for row in H @ U])
+        expected = np.array([ref.log_softmax(row) for row in H @ U])
         np.testing.assert_allclose(all_log_probabilities(model, X), expected, rtol=0, atol=1e-11)
-        found = evaluate(model, stream_of(DEV))
-        np.testing.assert_allclose([found.positions, found.nll], [len(Y), negative_log_likelihood(H, U, Y)], rtol=1e-12)
+        found = evaluate(model, ref.stream_of(DEV))
+        np.testing.assert_allclose([found.positions, found.nll], [len(Y), ref.negative_log_likelihood(H, U, Y)], rtol=1e-12)
         one_by_one = jax.jit(jax.vmap(lambda x, m=model: jax.nn.log_softmax(m.logits(x))))(jax.device_put(X[:20]))
         np.testing.assert_allclose(one_by_one, expected[:20], rtol=0, atol=1e-11)
         assert (model.radius, model.vocab_size, model.ordered, model.eos) == (K, N, (kind, K) == ("cat", 3), eos)
@@ -95,25 +82,25 @@ def test_the_model_equals_the_dense_loop_from_documents_to_logits(stored):
 
 
 def test_without_noise_the_model_equals_the_dense_loop_and_sum_cat_and_the_bigrams_at_k_1():
-    documents = random_documents(3, 200, 4, 9)  # every pair of tokens occurs
-    X, Y = windows(documents, 2)
-    E, _, U = language_model(documents, 2, 4, "sum", eos=False, noise=False)
-    model = fit(counts=tuple(cooccurrences(documents, 2, 4)), features="sum", noise=False)
-    nll = negative_log_likelihood(features(X, E, "sum"), U, Y)
-    np.testing.assert_allclose(evaluate(model, stream_of(documents)).nll, nll, rtol=1e-12)
-    (C,) = counts = tuple(cooccurrences(random_documents(3, 60, 5, 6), 1, 5))
+    documents = ref.random_documents(3, 200, 4, 9)  # every pair of tokens occurs
+    X, Y = ref.windows(documents, 2)
+    E, _, U = ref.language_model(documents, 2, 4, "sum", eos=False, noise=False)
+    model = fit(counts=tuple(ref.cooccurrences(documents, 2, 4)), features="sum", noise=False)
+    nll = ref.negative_log_likelihood(features(X, E, "sum"), U, Y)
+    np.testing.assert_allclose(evaluate(model, ref.stream_of(documents)).nll, nll, rtol=1e-12)
+    (C,) = counts = tuple(ref.cooccurrences(ref.random_documents(3, 60, 5, 6), 1, 5))
     one, other = (fit(counts=counts, features=kind, eos=True, noise=False).tables[0] for kind in ("sum", "cat"))
-    P = np.exp([log_softmax(np.asarray(row)) for row in one])
+    P = np.exp([ref.log_softmax(np.asarray(row)) for row in one])
     np.testing.assert_allclose(P, C / C.sum(axis=1, keepdims=True), rtol=0, atol=1e-13)
     np.testing.assert_array_equal(one, other)
-    X, M = windows(DOCUMENTS, 1)[0], target_counts(COUNTS).sum()
+    X, M = ref.windows(DOCUMENTS, 1)[0], target_counts(COUNTS).sum()
     P = np.exp(all_log_probabilities(fit(features="cat", radius=1, noise=False), X))
-    np.testing.assert_allclose(P[:, [PAD, 5]], 1 / (M + 2), rtol=1e-11)  # never seen: one of each, beside M others
+    np.testing.assert_allclose(P[:, [ref.PAD, 5]], 1 / (M + 2), rtol=1e-11)  # never seen: one of each, beside M others
 
 
 def test_the_optimum_of_one_token_is_the_relative_frequencies_up_to_a_floor_where_pairs_never_occur():
     (table,) = fit_model("optimum", TrainingText(STREAM, N, eos=True)).model.tables
-    C, log_P = COUNTS[0], np.array([log_softmax(np.asarray(row, np.float64)) for row in table])
+    C, log_P = COUNTS[0], np.array([ref.log_softmax(np.asarray(row, np.float64)) for row in table])
     seen = C > 0
     np.testing.assert_allclose(np.exp(log_P)[seen], (C / np.maximum(C.sum(axis=1, keepdims=True), 1))[seen], rtol=1e-5)
     assert np.exp(log_P)[~seen & (C.sum(axis=1, keepdims=True) > 0)].max() <= 1e-9
@@ -123,10 +110,10 @@ def test_the_optimum_of_one_token_is_the_relative_frequencies_up_to_a_floor_wher
 def test_baselines_are_relative_frequencies_and_kneser_ney():
     for counts, eos in product((COUNTS, SPARSE), (False, True)):
         f, X = np.maximum(target_counts(COUNTS, eos=eos), 1), np.arange(N)[:, None]
-        expected = [np.tile(f / f.sum(), (N, 1)), kneser_ney_loop(with_targets(COUNTS[0], eos=eos))]
+        expected = [np.tile(f / f.sum(), (N, 1)), ref.kneser_ney(with_targets(COUNTS[0], eos=eos))]
         for model, P in zip((unigram_model(counts, eos=eos), bigram_model(counts, eos=eos)), expected, strict=True):
             np.testing.assert_allclose(np.exp(all_log_probabilities(model, X)), P, rtol=1e-5)  # float32
-            assert model.eos is eos and evaluate(model, stream_of(DEV)).positions == len(windows(DEV, 1, eos=eos)[1])
+            assert model.eos is eos and evaluate(model, ref.stream_of(DEV)).positions == len(ref.windows(DEV, 1, eos=eos)[1])
 
 
 def test_delta_is_the_minimum_of_scipy():
@@ -135,11 +122,11 @@ def test_delta_is_the_minimum_of_scipy():
         options = Options(features=kind, radius=3, calibration_positions=10_000)
         fitted = fit_model("delta", TrainingText(STREAM, N, eos=eos), options)
         tables = explicit_language_model(COUNTS, features=kind, radius=3, eos=eos).tables
-        (X, Y), log_f = windows(DOCUMENTS, 3, eos=eos), np.log(np.maximum(target_counts(COUNTS, eos=eos), 1))
+        (X, Y), log_f = ref.windows(DOCUMENTS, 3, eos=eos), np.log(np.maximum(target_counts(COUNTS, eos=eos), 1))
         z = np.array([sum(np.asarray(U, np.float64)[j] for U, j in zip(tables, x, strict=True)) for x in X])
 
         def loss(d, z=z, Y=Y, log_f=log_f):
-            return -np.mean(log_softmax(z - d * log_f[None], axis=1)[np.arange(len(Y)), Y])
+            return -np.mean(ref.log_softmax(z - d * log_f[None], axis=1)[np.arange(len(Y)), Y])
 
         assert abs(scipy.optimize.minimize_scalar(loss).x - fitted.info["delta"]) < 0.004
         found = evaluate(fitted.model, STREAM).loss
@@ -175,8 +162,8 @@ def test_only_plain_tables_are_given_out_and_offsets_share_them():
 
 # Noise, smoothing, and log-linear models
 
-TEXTS = random_documents(seed=3, number=30, vocab_size=N, longest=8)
-(PAIRS,) = cooccurrences(TEXTS, 1, N)
+TEXTS = ref.random_documents(seed=3, number=30, vocab_size=N, longest=8)
+(PAIRS,) = ref.cooccurrences(TEXTS, 1, N)
 F_TOKENS = PAIRS.sum(axis=0)
 NOISE = noise_model(F_TOKENS)
 TOLERANCE = ((np.float64, 1e-13), (np.float32, 1e-5))
@@ -186,11 +173,11 @@ compiled_kneser_ney = jax.jit(kneser_ney)
 
 def test_noisy_counts_and_rows_equal_dense_products_with_the_embedding_and_are_adjoint():
     assert np.any(PAIRS == 0) and np.all(F_TOKENS > 0)  # E has no inverse where two tokens were never seen
-    (X, Y), E = windows(TEXTS, 1, eos=True), noisy_embedding(F_TOKENS)
+    (X, Y), E = ref.windows(TEXTS, 1, eos=True), ref.noisy_embedding(F_TOKENS)
     U, V = np.random.default_rng(4).normal(size=(2, N, 6)) * 5
     for dtype, tolerance in TOLERANCE:
         F = noisy_counts(jax.device_put(np.asarray(PAIRS, dtype)), NOISE)
-        slow = generalized_cooccurrences(features(X, E, "cat"), one_hot(Y, N))  # a loop over 160 positions
+        slow = ref.generalized_cooccurrences(features(X, E, "cat"), ref.one_hot(Y, N))  # a loop over 160 positions
         np.testing.assert_allclose(F, slow, rtol=max(tolerance, 1e-12))
         np.testing.assert_allclose(F.sum(axis=0), PAIRS.sum(axis=0), rtol=tolerance)  # they move between rows
         rows = noisy_rows(jax.device_put(np.asarray(U, dtype)), NOISE)
@@ -207,7 +194,7 @@ def test_kneser_ney_rows_equal_their_loop_for_any_counts():
         for dtype, tolerance in TOLERANCE:
             P = np.asarray(compiled_kneser_ney(jax.device_put(C.astype(dtype))))
             assert P.dtype == dtype and np.all(P > 0)
-            np.testing.assert_allclose(P, kneser_ney_loop(C), rtol=tolerance)
+            np.testing.assert_allclose(P, ref.kneser_ney(C), rtol=tolerance)
 
 
 def test_modified_discounts_are_those_worked_by_hand():
@@ -227,14 +214,14 @@ def test_modified_discounts_are_those_worked_by_hand():
         C = np.concatenate([[c] * n for c, n in counts.items()] + [[0] * (N * N - sum(counts.values()))]).reshape(N, N)
         n = counts_of_counts(C)
         compiled = jax.jit(discounts_of, static_argnames="modified")(jax.device_put(np.asarray(n, float)), modified=True)
-        for found in (discounts_of(n, modified=True), compiled, modified_discounts(C.reshape(-1).tolist())[1:]):
+        for found in (discounts_of(n, modified=True), compiled, ref.modified_discounts(C.reshape(-1).tolist())[1:]):
             np.testing.assert_allclose(found, D, rtol=1e-14)
 
 
 K, ATOL = 3, 2e-5
-LINES = random_documents(21, 60, N - 1, 12)  # token 8 never occurs
-HELD_X, HELD_Y = windows(random_documents(22, 12, N, 12), K)
-TABLES = tuple(C.astype(np.int32) for C in cooccurrences(LINES, K, N))
+LINES = ref.random_documents(21, 60, N - 1, 12)  # token 8 never occurs
+HELD_X, HELD_Y = ref.windows(ref.random_documents(22, 12, N, 12), K)
+TABLES = tuple(C.astype(np.int32) for C in ref.cooccurrences(LINES, K, N))
 
 
 def targets(C, eos):
@@ -249,7 +236,7 @@ def rows_of(features: Any = "cat", smoothing: Smoothing = "kneser-ney", **option
 
 def test_rows_of_cat_are_smoothed_counts_over_the_unigram_and_rows_of_sum_one_mixture_read_with_attention():
     for smoothing, eos in (("kneser-ney", True), ("add-alpha", False)):
-        own = kneser_ney_loop if smoothing == "kneser-ney" else lambda C: (C + 1) / (C + 1).sum(axis=1, keepdims=True)
+        own = ref.kneser_ney if smoothing == "kneser-ney" else lambda C: (C + 1) / (C + 1).sum(axis=1, keepdims=True)
         f = np.maximum(targets(TABLES[0], eos).sum(axis=0), 1)
         p, P = f / f.sum(), [own(targets(C, eos)) for C in TABLES]
         cat, rows = (rows_of(kind, smoothing, eos=eos) for kind in ("cat", "sum"))
@@ -276,7 +263,9 @@ def slow_log_p(rows, exponents, X):
     """[M, N] of every position, one by one."""
     log_p, tables = np.asarray(rows.log_p, np.float64)[0], [np.asarray(table, np.float64) for table in rows.tables]
     read = ([log_p, *(table[j] for table, j in zip(tables, x, strict=True))] for x in X)
-    return np.array([log_softmax(np.sum([a * row for a, row in zip(exponents, of_x, strict=True)], axis=0)) for of_x in read])
+    return np.array(
+        [ref.log_softmax(np.sum([a * row for a, row in zip(exponents, of_x, strict=True)], axis=0)) for of_x in read]
+    )
 
 
 def test_the_minimum_is_that_of_scipy_on_any_number_of_devices():
@@ -301,11 +290,11 @@ def test_the_minimum_is_that_of_scipy_on_any_number_of_devices():
 def test_the_language_model_is_the_log_linear_one_and_at_k_1_the_bigrams():
     for kind, eos in (("sum", False), ("cat", True)):
         rows, exponents = rows_of(kind, eos=eos), np.array([0.7, 0.8, 0.4, -0.2])
-        X, Y = windows(LINES, K, eos=eos)
+        X, Y = ref.windows(LINES, K, eos=eos)
         slow, model = slow_log_p(rows, exponents, X)[np.arange(len(Y)), Y], log_linear_model(rows, exponents)
         np.testing.assert_allclose(log_probabilities(model, X, Y), slow, rtol=0, atol=ATOL)
-        assert evaluate(model, stream_of(LINES)).loss == pytest.approx(-np.mean(slow), abs=ATOL)
+        assert evaluate(model, ref.stream_of(LINES)).loss == pytest.approx(-np.mean(slow), abs=ATOL)
         ours, bigrams = log_linear_model(rows_of("cat", radius=1, eos=eos), np.ones(2)), bigram_model(TABLES, eos=eos)
         for one in range(N):
-            row = log_softmax(np.asarray(bigrams.logits(jax.device_put(np.array([one])))))
+            row = ref.log_softmax(np.asarray(bigrams.logits(jax.device_put(np.array([one])))))
             np.testing.assert_allclose(ours.tables[0][one], row, rtol=0, atol=ATOL)
