@@ -61,28 +61,14 @@ def by_hand(tables, X, Y, kind, *, noisy=False, devices=1, program: Any = loss_a
     return float(loss), [np.asarray(G) for G in gradient]
 
 
-@jax.jit
-def dense_loss(tables, X, Y, E):
-    """Eq. 1 with the noisy embedding as a dense matrix: K tables, the same K times for Sum."""
-    logits = sum(E[X[:, k]] @ U for k, U in enumerate(tables))
-    return -jnp.take_along_axis(jax.nn.log_softmax(logits), Y[:, None], axis=1).sum()
-
-
-def test_loss_and_gradient_equal_the_slow_loop_and_automatic_differentiation_on_any_devices():
+def test_loss_and_gradient_equal_the_slow_loop_on_any_devices():
     for kind, noisy, dtype in (("sum", True, np.float64), ("cat", False, np.float64), ("cat", True, np.float32)):
         (X, Y), tables, E = positions(3), random_tables(3, kind), ref.noisy_embedding(TOKENS) if noisy else np.eye(N)
         loss, gradient = by_hand(random_tables(3, kind, dtype), X, Y, kind, noisy=noisy)
         H, U, atol = features(X, E, kind), np.concatenate(tables), GRADIENT_TOLERANCE[dtype]
         np.testing.assert_allclose(loss, ref.negative_log_likelihood(H, U, Y), rtol=LOSS_TOLERANCE[dtype])
         np.testing.assert_allclose(np.concatenate(gradient), ref.gradient_of_loss(H, U, Y), rtol=0, atol=atol)
-
-        def brute_force(params, X=X.astype(int), Y=Y.astype(int), E=E):  # noqa: B008
-            return dense_loss(params * (3 // len(params)), X, Y, E)
-
-        for G, expected in zip(gradient, jax.jit(jax.grad(brute_force))(tables), strict=True):
-            assert G.dtype == dtype
-            np.testing.assert_allclose(G, expected, rtol=0, atol=atol)
-            np.testing.assert_allclose(G.sum(axis=1), 0, atol=N * atol)  # a constant of a row changes no probability
+        assert {G.dtype for G in gradient} == {np.dtype(dtype)}
         if dtype == np.float64:
             loss8, gradient8 = by_hand(tables, X, Y, kind, noisy=noisy, devices=8)
             np.testing.assert_allclose(loss8, loss, rtol=1e-14)  # only the order of sums differs

@@ -44,8 +44,8 @@ def given() -> SimpleNamespace:
     g.sparse = count_sparse(g.stream, radius=3, vocab_size=N)
     g.text, (g.X, g.Y) = TrainingText(g.stream, N), contexts(g.stream, 2)
     table = jax.device_put(np.zeros((N, N)))
-    g.one, g.two = (token_model([table] * K, "cat", True) for K in (1, 2))
-    g.tied, g.even = token_model([table] * 2, "sum", True), token_model([table] * 2, "cat", False)
+    g.two, g.tied = (token_model([table] * 2, features, True) for features in ("cat", "sum"))
+    g.even = token_model([table] * 2, "cat", False)
     g.infinite = token_model([jax.device_put(np.full((N, N), -np.inf))] * 2, "cat", True)
     g.spread, g.unigram = explicit_language_model(g.sparse, features="cat"), unigram_model(g.counts)
     g.tokenizer = train_tokenizer(TEXTS, kind="word")
@@ -69,10 +69,6 @@ CASES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda g: evaluate(g.two, FOREIGN), f"token id {N} .* {N}"),
     (lambda g: evaluate(g.unigram, PADS), NO_POSITION),
     (lambda g: score(g.two, np.array([1, 2, 3])), "encode_documents"),
-    (
-        lambda g: evaluate(g.one, stream_of([[5, 1, 2], [3, 1, 1, 4]]), counts=g.counts),
-        "pass the counts of this stream, or none",
-    ),
     (lambda g: next_token(g.spread, np.array([N])), NOT_THIS_TOKEN),
     (lambda g: score_documents(g.two, g.tokenizer, ["the cat", "  "]), r"document 1, '  ', has no token"),
     # generation

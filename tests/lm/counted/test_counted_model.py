@@ -114,20 +114,6 @@ def test_a_tiny_text_is_predicted_better_than_by_chance(history):
     assert all(np.isfinite(fit_counted(np.array(ids), 4, history=history).weights).all() for ids in ([0, 0, 0], [0, 2, 0]))
 
 
-def test_a_text_is_shuffled_by_pieces_of_whole_documents_and_late_decisions_are_those_of_several_blocks(monkeypatch):
-    monkeypatch.setattr(core, "_piece", 50)
-    other = core.shuffled(train(), 0)
-    documents, others = ([tuple(d) for d in np.split(of, np.flatnonzero(of == 0))] for of in (train(), other))
-    assert sorted(documents) == sorted(others) and documents != others and other[0] == other[-1] == 0
-    np.testing.assert_array_equal(core.shuffled(train(), 0), other)
-    assert not np.array_equal(core.shuffled(train(), 1), other)
-    monkeypatch.setattr(core, "_late", 200)
-    block = np.repeat(np.arange(10), [10, 40, 40, 40, 40, 40, 40, 8, 40, 40]).astype(np.uint8)
-    late = core.late_decisions(block, False)  # of a static text the last of blocks 5 to 9
-    assert late.tolist() == [[190, 210], [230, 250], [250, 258], [278, 298], [318, 338]]
-    assert [core.late_decisions(*of).tolist() for of in ((block, True), (block[:90], False))] == [[[138, 338]], [[0, 90]]]
-
-
 def test_a_long_text_is_fitted_shard_by_shard(monkeypatch):
     """As if memory could not hold its evidence: an eighth of the cells makes tables and weights, and gates see a part."""
     ids = stream(2)
