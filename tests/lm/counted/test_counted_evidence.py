@@ -114,16 +114,13 @@ def test_columns_tell_places_apart_as_slow_facts_do():
 def test_no_column_sees_the_future_or_beyond_a_window():
     ids, far = plays(3), plays(6)
     for t in (1, 40, 121, len(ids) - 2):
-        other = np.concatenate([ids[:t], plays(3, seed=7)[: len(ids) - t]])
-        for history in ("none", "all"):
-            one, two = text(ids, history), text(other, history)
-            for column in _all:
-                np.testing.assert_array_equal(one[column][: t + 1], two[column][: t + 1], err_msg=f"{column}")
+        one, two = (text(own, "all") for own in (ids, np.concatenate([ids[:t], plays(3, seed=7)[: len(ids) - t]])))
+        for column in _all:
+            np.testing.assert_array_equal(one[column][: t + 1], two[column][: t + 1], err_msg=f"{column}")
     for t in (60, 140, len(far) - 1):
         other = np.append(np.resize(plays(9, seed=7), t - 32), far[t - 32 :])
         one, two = (text(own, "window:32") for own in (far, other))
-        for column in _all:
-            assert one[column][t] == two[column][t], (column, t)
+        assert [one[column][t] for column in _all] == [two[column][t] for column in _all], t
 
 
 def test_trees_have_a_path_for_every_token_and_those_of_the_same_places_share_theirs():
@@ -342,8 +339,6 @@ def test_cells_hold_what_was_seen_in_small_integers():
     for one, two in zip(kept.find(cell[order]), take(seen, order), strict=True):
         np.testing.assert_array_equal(one, two)
         assert one.dtype == two.dtype
-    none = kept._replace(low=kept.low[:0], first=kept.first * 0, seen=take(seen, slice(0)))
-    assert not none.find(cell).n.any()
 
 
 def test_cells_of_few_decisions_say_nothing():
@@ -364,7 +359,6 @@ def test_newtons_method_finds_the_minimum():
 
     found = newton(X.astype(np.float32), y, np.full(3, 0.5), 2.0, offset.astype(np.float32))
     np.testing.assert_allclose(found, minimize(loss, np.zeros(3)).x, atol=2e-3)  # its last step gains less than .001 nats
-    assert loss(found) < loss(minimize(loss, np.zeros(3)).x) + 1e-3
 
 
 def test_a_gate_by_a_loop():
