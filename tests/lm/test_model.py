@@ -16,22 +16,9 @@ import scipy
 from reference import features
 from scipy.sparse import csr_array
 
+from jexplicit.lm import layers
 from jexplicit.lm.evaluation import evaluate, log_probabilities
 from jexplicit.lm.fit import fit_model
-from jexplicit.lm.layers import (
-    counts_of_counts,
-    discounts_of,
-    explicit_language_model,
-    fit_exponents,
-    kneser_ney,
-    log_linear_model,
-    noise_model,
-    noisy_counts,
-    noisy_rows,
-    offset_rows,
-    target_counts,
-    with_targets,
-)
 from jexplicit.lm.model import is_token_model, logits, token_model
 from jexplicit.lm.names import Features, Smoothing
 from jexplicit.lm.ngram import bigram_model, unigram_model
@@ -52,7 +39,7 @@ STORED = ("dense", "sparse")
 def fit(stored="dense", *, dtype: Any = np.float64, counts=COUNTS, **options):
     """The explicit model in dense tables or in sparse ones."""
     counts = counts if stored == "dense" else tuple(map(csr_array, counts))
-    return explicit_language_model(counts, dtype=dtype, **options)
+    return layers.explicit_language_model(counts, dtype=dtype, **options)
 
 
 def all_log_probabilities(model, X):
@@ -93,7 +80,7 @@ def test_without_noise_the_model_equals_the_dense_loop_and_sum_cat_and_the_bigra
     P = np.exp([ref.log_softmax(np.asarray(row)) for row in one])
     np.testing.assert_allclose(P, C / C.sum(axis=1, keepdims=True), rtol=0, atol=1e-13)
     np.testing.assert_array_equal(one, other)
-    X, M = ref.windows(DOCUMENTS, 1)[0], target_counts(COUNTS).sum()
+    X, M = ref.windows(DOCUMENTS, 1)[0], layers.target_counts(COUNTS).sum()
     P = np.exp(all_log_probabilities(fit(features="cat", radius=1, noise=False), X))
     np.testing.assert_allclose(P[:, [ref.PAD, 5]], 1 / (M + 2), rtol=1e-11)  # never seen: one of each, beside M others
 
@@ -109,8 +96,8 @@ def test_the_optimum_of_one_token_is_the_relative_frequencies_up_to_a_floor_wher
 
 def test_baselines_are_relative_frequencies_and_kneser_ney():
     for counts, eos in product((COUNTS, SPARSE), (False, True)):
-        f, X = np.maximum(target_counts(COUNTS, eos=eos), 1), np.arange(N)[:, None]
-        expected = [np.tile(f / f.sum(), (N, 1)), ref.kneser_ney(with_targets(COUNTS[0], eos=eos))]
+        f, X = np.maximum(layers.target_counts(COUNTS, eos=eos), 1), np.arange(N)[:, None]
+        expected = [np.tile(f / f.sum(), (N, 1)), ref.kneser_ney(layers.with_targets(COUNTS[0], eos=eos))]
         for model, P in zip((unigram_model(counts, eos=eos), bigram_model(counts, eos=eos)), expected, strict=True):
             np.testing.assert_allclose(np.exp(all_log_probabilities(model, X)), P, rtol=1e-5)  # float32
             assert model.eos is eos and evaluate(model, ref.stream_of(DEV)).positions == len(ref.windows(DEV, 1, eos=eos)[1])
@@ -121,8 +108,8 @@ def test_delta_is_the_minimum_of_scipy():
     for kind, eos in cases:
         options = Options(features=kind, radius=3, calibration_positions=10_000)
         fitted = fit_model("delta", TrainingText(STREAM, N, eos=eos), options)
-        tables = explicit_language_model(COUNTS, features=kind, radius=3, eos=eos).tables
-        (X, Y), log_f = ref.windows(DOCUMENTS, 3, eos=eos), np.log(np.maximum(target_counts(COUNTS, eos=eos), 1))
+        tables = layers.explicit_language_model(COUNTS, features=kind, radius=3, eos=eos).tables
+        (X, Y), log_f = ref.windows(DOCUMENTS, 3, eos=eos), np.log(np.maximum(layers.target_counts(COUNTS, eos=eos), 1))
         z = np.array([sum(np.asarray(U, np.float64)[j] for U, j in zip(tables, x, strict=True)) for x in X])
 
         def loss(d, z=z, Y=Y, log_f=log_f):
@@ -165,10 +152,10 @@ def test_only_plain_tables_are_given_out_and_offsets_share_them():
 TEXTS = ref.random_documents(seed=3, number=30, vocab_size=N, longest=8)
 (PAIRS,) = ref.cooccurrences(TEXTS, 1, N)
 F_TOKENS = PAIRS.sum(axis=0)
-NOISE = noise_model(F_TOKENS)
+NOISE = layers.noise_model(F_TOKENS)
 TOLERANCE = ((np.float64, 1e-13), (np.float32, 1e-5))
 
-compiled_kneser_ney = jax.jit(kneser_ney)
+compiled_kneser_ney = jax.jit(layers.kneser_ney)
 
 
 def test_noisy_counts_and_rows_equal_dense_products_with_the_embedding_and_are_adjoint():
@@ -176,14 +163,14 @@ def test_noisy_counts_and_rows_equal_dense_products_with_the_embedding_and_are_a
     (X, Y), E = ref.windows(TEXTS, 1, eos=True), ref.noisy_embedding(F_TOKENS)
     U, V = np.random.default_rng(4).normal(size=(2, N, 6)) * 5
     for dtype, tolerance in TOLERANCE:
-        F = noisy_counts(jax.device_put(np.asarray(PAIRS, dtype)), NOISE)
+        F = layers.noisy_counts(jax.device_put(np.asarray(PAIRS, dtype)), NOISE)
         slow = ref.generalized_cooccurrences(features(X, E, "cat"), ref.one_hot(Y, N))  # a loop over 160 positions
         np.testing.assert_allclose(F, slow, rtol=max(tolerance, 1e-12))
         np.testing.assert_allclose(F.sum(axis=0), PAIRS.sum(axis=0), rtol=tolerance)  # they move between rows
-        rows = noisy_rows(jax.device_put(np.asarray(U, dtype)), NOISE)
+        rows = layers.noisy_rows(jax.device_put(np.asarray(U, dtype)), NOISE)
         assert F.dtype == rows.dtype == dtype and np.all(np.asarray(F) > 0)
         np.testing.assert_allclose(rows, E @ U, rtol=0, atol=tolerance * np.abs(U).max())  # sums of both signs may cancel
-    left, right = np.vdot(noisy_counts(jax.device_put(U), NOISE), V), np.vdot(U, noisy_rows(V, NOISE))
+    left, right = np.vdot(layers.noisy_counts(jax.device_put(U), NOISE), V), np.vdot(U, layers.noisy_rows(V, NOISE))
     np.testing.assert_allclose(left, right, rtol=0, atol=1e-12 * np.abs(U).sum())  # <EᵀC, U> = <C, E U>
 
 
@@ -212,9 +199,9 @@ def test_modified_discounts_are_those_worked_by_hand():
         ({1: 4, 2: 2, 3: 1, 4: 3}, [1 / 2, 5 / 4, 1 / 2]),
     ]:
         C = np.concatenate([[c] * n for c, n in counts.items()] + [[0] * (N * N - sum(counts.values()))]).reshape(N, N)
-        n = counts_of_counts(C)
-        compiled = jax.jit(discounts_of, static_argnames="modified")(jax.device_put(np.asarray(n, float)), modified=True)
-        for found in (discounts_of(n, modified=True), compiled, ref.modified_discounts(C.reshape(-1).tolist())[1:]):
+        n = layers.counts_of_counts(C)
+        compiled = jax.jit(layers.discounts_of, static_argnames="modified")(jax.device_put(np.asarray(n, float)), modified=True)
+        for found in (layers.discounts_of(n, modified=True), compiled, ref.modified_discounts(C.reshape(-1).tolist())[1:]):
             np.testing.assert_allclose(found, D, rtol=1e-14)
 
 
@@ -231,7 +218,7 @@ def targets(C, eos):
 
 @functools.cache
 def rows_of(features: Any = "cat", smoothing: Smoothing = "kneser-ney", **options):
-    return offset_rows(TABLES, features=features, smoothing=smoothing, **options)
+    return layers.offset_rows(TABLES, features=features, smoothing=smoothing, **options)
 
 
 def test_rows_of_cat_are_smoothed_counts_over_the_unigram_and_rows_of_sum_one_mixture_read_with_attention():
@@ -256,7 +243,7 @@ def test_rows_of_cat_are_smoothed_counts_over_the_unigram_and_rows_of_sum_one_mi
                 # information is a sum of nine terms of either sign, right to 1e-6, which is 2e-4 of it
                 np.testing.assert_allclose(rows.tables[k][j], expected, rtol=5e-4, atol=ATOL)
     even = tuple(np.ones((N, N), np.int64) * 5 for _ in range(2))  # tokens say nothing
-    np.testing.assert_allclose(offset_rows(even, features="sum", eos=True).tables, 0, rtol=0, atol=ATOL)
+    np.testing.assert_allclose(layers.offset_rows(even, features="sum", eos=True).tables, 0, rtol=0, atol=ATOL)
 
 
 def slow_log_p(rows, exponents, X):
@@ -275,7 +262,7 @@ def test_the_minimum_is_that_of_scipy_on_any_number_of_devices():
     def loss(a, ridge=ridge):
         return -slow_log_p(rows, a, HELD_X)[own].mean() + ridge / 2 * np.sum((a - start) ** 2)
 
-    fitted, three = (fit_exponents(rows, HELD_X, HELD_Y, tolerance=2e-6, mesh=data_mesh(n)) for n in (1, 3))
+    fitted, three = (layers.fit_exponents(rows, HELD_X, HELD_Y, tolerance=2e-6, mesh=data_mesh(n)) for n in (1, 3))
     best = scipy.optimize.minimize(loss, np.ones(K + 1), tol=1e-9)
     np.testing.assert_allclose(fitted.exponents, best.x, rtol=0, atol=2e-3)  # where the loss is flat: 1e-6 above its minimum
     assert loss(fitted.exponents) <= best.fun + 1e-6
@@ -284,17 +271,17 @@ def test_the_minimum_is_that_of_scipy_on_any_number_of_devices():
     np.testing.assert_allclose(three.exponents, fitted.exponents, rtol=0, atol=1e-5)
     for X, Y in ((np.zeros((0, K), int), np.zeros(0, int)), (np.ones((2, K + 1), int), np.ones(2, int))):
         with pytest.raises(ValueError, match="hold out more of the text"):
-            fit_exponents(rows, X, Y)
+            layers.fit_exponents(rows, X, Y)
 
 
 def test_the_language_model_is_the_log_linear_one_and_at_k_1_the_bigrams():
     for kind, eos in (("sum", False), ("cat", True)):
         rows, exponents = rows_of(kind, eos=eos), np.array([0.7, 0.8, 0.4, -0.2])
         X, Y = ref.windows(LINES, K, eos=eos)
-        slow, model = slow_log_p(rows, exponents, X)[np.arange(len(Y)), Y], log_linear_model(rows, exponents)
+        slow, model = slow_log_p(rows, exponents, X)[np.arange(len(Y)), Y], layers.log_linear_model(rows, exponents)
         np.testing.assert_allclose(log_probabilities(model, X, Y), slow, rtol=0, atol=ATOL)
         assert evaluate(model, ref.stream_of(LINES)).loss == pytest.approx(-np.mean(slow), abs=ATOL)
-        ours, bigrams = log_linear_model(rows_of("cat", radius=1, eos=eos), np.ones(2)), bigram_model(TABLES, eos=eos)
+        ours, bigrams = layers.log_linear_model(rows_of("cat", radius=1, eos=eos), np.ones(2)), bigram_model(TABLES, eos=eos)
         for one in range(N):
             row = ref.log_softmax(np.asarray(bigrams.logits(jax.device_put(np.array([one])))))
             np.testing.assert_allclose(ours.tables[0][one], row, rtol=0, atol=ATOL)

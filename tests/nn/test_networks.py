@@ -20,29 +20,8 @@ from scipy.special import log_softmax, softmax
 from sklearn.decomposition import PCA
 from tables import refuse
 
+from jexplicit.nn import networks
 from jexplicit.nn.names import InitializerName, OptimizerName, ScheduleName
-from jexplicit.nn.networks import (
-    ACTIVATIONS,
-    ConvolutionalNetwork,
-    FullyConnected,
-    MLPLanguageModel,
-    activation,
-    add_noise,
-    anomaly_auc,
-    contraction,
-    init_variables,
-    initial_state,
-    initializer,
-    iterate_map,
-    linear_autoencoder,
-    network_outputs,
-    network_step,
-    recall,
-    reconstruction_errors,
-    scorer,
-    standard_scale,
-    variables_of,
-)
 from jexplicit.nn.training import (
     OBJECTIVES,
     epoch_order,
@@ -57,9 +36,9 @@ pytestmark = pytest.mark.usefixtures("promotion")
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(6, 4)), RNG.normal(size=(6, 2))
 TOKENS, TARGETS = RNG.integers(0, 5, (6, 3)), RNG.integers(0, 5, 6)
-PLAIN = FullyConnected((3,), 2, bias=False, dtype=jnp.float64)
+PLAIN = networks.FullyConnected((3,), 2, bias=False, dtype=jnp.float64)
 # compiled whole, which takes less time than compiling every operation
-outputs = jax.jit(network_outputs, static_argnums=0)
+outputs = jax.jit(networks.network_outputs, static_argnums=0)
 
 
 @pytest.fixture
@@ -85,8 +64,8 @@ def drawn_variables(model: nn.Module, inputs: Any, seed: int = 0) -> Any:
 def descent(model, seed=0):
     """Compiled: the first state, and a step of rate 0.1."""
     optimizer = optax.sgd(0.1)
-    start = jax.jit(lambda variables: initial_state(variables, optimizer))
-    return start, jax.jit(network_step(model, objective("squared_error"), optimizer, seed=seed))
+    start = jax.jit(lambda variables: networks.initial_state(variables, optimizer))
+    return start, jax.jit(networks.network_step(model, objective("squared_error"), optimizer, seed=seed))
 
 
 def test_a_step_of_descent_is_the_hand_derived_one():
@@ -100,14 +79,14 @@ def test_a_step_of_descent_is_the_hand_derived_one():
         A_new += 0.1 / len(X) * np.outer(error, np.maximum(z, 0))
         B_new += 0.1 / len(X) * np.outer((A.T @ error) * (z > 0), x)
     start, step = descent(PLAIN)
-    after = variables_of(step(start(before), (X, Y))[0])["params"]
+    after = networks.variables_of(step(start(before), (X, Y))[0])["params"]
     np.testing.assert_allclose(np.transpose(after["output"]["kernel"]), A_new, rtol=1e-12)
     np.testing.assert_allclose(np.transpose(after["hidden_1"]["Dense_0"]["kernel"]), B_new, rtol=1e-12)
 
 
 @pytest.mark.parametrize("direct", ["none", "embedding"])
 def test_the_language_model_is_bengio_s_equation(direct):
-    model = MLPLanguageModel(vocab_size=5, embedding=2, hidden=(4,), direct=direct, dtype=jnp.float64)
+    model = networks.MLPLanguageModel(vocab_size=5, embedding=2, hidden=(4,), direct=direct, dtype=jnp.float64)
     params = jax.tree.map(np.asarray, drawn_variables(model, TOKENS)["params"])
     C, hidden, output = params["embedding"]["embedding"], params["network"]["hidden_1"]["Dense_0"], params["network"]["output"]
     logits = np.asarray(outputs(model, {"params": params}, TOKENS))
@@ -149,7 +128,7 @@ def slow_network(network, variables, *, train: bool = False):
 )
 def test_norms_and_residual_layers_are_the_loop_over_layers(options):
     """A residual layer adds its input where the widths agree: 4, as X; the next is of width 3. Groups are of two units."""
-    network: Any = FullyConnected(**{"hidden": (16,), "outputs": 2, "dtype": jnp.float64, **options})
+    network: Any = networks.FullyConnected(**{"hidden": (16,), "outputs": 2, "dtype": jnp.float64, **options})
     made = drawn_variables(network, X)
     assert network.norm == "none" or "bias" not in made["params"]["hidden_1"]["Dense_0"]  # its own shift takes that place
     close: Any = {"rtol": 1e-12} if network.norm in ("none", "batch") else {"rtol": 1e-9, "atol": 1e-12}
@@ -164,7 +143,7 @@ def test_norms_and_residual_layers_are_the_loop_over_layers(options):
 
 def test_the_chunk_changes_no_score():
     made = drawn_variables(PLAIN, X)
-    whole, parts = (scorer(PLAIN, objective("squared_error"), chunk=chunk)(made, X, Y) for chunk in (100, 4))
+    whole, parts = (networks.scorer(PLAIN, objective("squared_error"), chunk=chunk)(made, X, Y) for chunk in (100, 4))
     answers = np.asarray(outputs(PLAIN, made, X))
     for scores in (whole, parts):
         assert scores.loss == pytest.approx(np.sum((answers - Y) ** 2) / 12, rel=1e-12)
@@ -172,7 +151,7 @@ def test_the_chunk_changes_no_score():
 
 
 def test_dropout_depends_on_seed_and_step_alone():
-    model: Any = FullyConnected((16,), 2, dropout=0.5, dtype=jnp.float64)
+    model: Any = networks.FullyConnected((16,), 2, dropout=0.5, dtype=jnp.float64)
 
     def after(seed, steps):
         start, step = descent(model, seed)
@@ -185,7 +164,7 @@ def test_dropout_depends_on_seed_and_step_alone():
 
 def test_the_convolutional_network_is_convolutions_of_scipy_and_largest_of_four():
     images = np.random.default_rng(0).uniform(size=(3, 30))
-    model = ConvolutionalNetwork((5, 6), 4, channels=(2, 3), hidden=5, dtype=jnp.float64)
+    model = networks.ConvolutionalNetwork((5, 6), 4, channels=(2, 3), hidden=5, dtype=jnp.float64)
     variables = drawn_variables(model, images)
     found = np.asarray(outputs(model, variables, images))
     params, running = jax.tree.map(lambda leaf: np.asarray(leaf, float), (variables["params"], variables["batch_stats"]))
@@ -236,7 +215,9 @@ def test_losses_and_activations_and_their_gradients_are_the_formulas():
     @jax.jit
     def found(z, y, labels):
         slopes = {name: jax.grad(lambda z, loss=loss: loss(z, y).sum())(z) for name, loss in losses.items()}
-        phis = {n: (phi(z), jax.vmap(jax.grad(phi))(z.ravel()).reshape(z.shape)) for n, (phi, _) in ACTIVATIONS.items()}
+        phis = {
+            n: (phi(z), jax.vmap(jax.grad(phi))(z.ravel()).reshape(z.shape)) for n, (phi, _) in networks.ACTIVATIONS.items()
+        }
         return {name: loss(z, y) for name, loss in losses.items()}, slopes, losses["softmax_cross_entropy"](z, labels), phis
 
     values, slopes, of_labels, phis = jax.tree.map(np.asarray, found(Z, ONE_HOT, ONE_HOT.argmax(axis=1)))
@@ -278,15 +259,15 @@ def test_rates_cool_down():
 def test_the_variance_of_initial_weights_is_that_of_theory():
     shape, gains = (300, 200), {"tanh": 1.0, "sigmoid": 4.0, "relu": 2**0.5, "silu": 2**0.5}  # the lecture's gains
     names = [name for name in InitializerName.__args__ if name != "zeros"]
-    standard_scale.cache_clear()  # it is then asked for under jit
-    made = jax.jit(lambda key: {(n, phi): initializer(n, phi)(key, shape, np.float64) for n in names for phi in gains})
+    networks.standard_scale.cache_clear()  # it is then asked for under jit
+    made = jax.jit(lambda key: {(n, phi): networks.initializer(n, phi)(key, shape, np.float64) for n in names for phi in gains})
     for (name, phi), W in jax.tree.map(np.asarray, made(jax.random.key(0))).items():
         expected = {
             "glorot": gains[phi] ** 2 * 2 / 500,
             "he": gains[phi] ** 2 / 300,
             "backward": gains[phi] ** 2 / 200,
             "fan": 1 / 3 / 300,
-            "standard": standard_scale(phi) / 300,
+            "standard": networks.standard_scale(phi) / 300,
         }[name.split("_")[0]]
         assert W.var() == pytest.approx(expected, rel=0.03)
         assert abs(W.mean()) < 5 * (expected / W.size) ** 0.5
@@ -299,18 +280,20 @@ def test_the_variance_of_initial_weights_is_that_of_theory():
 
 def test_the_standard_scheme_s_constant():
     """c E[φ(z)²] = 1: by hand for ReLU (2) and the identity (1), by a million draws elsewhere (relative error 0.5 %)."""
-    assert standard_scale("relu") == pytest.approx(2, rel=1e-9) and standard_scale("linear") == pytest.approx(1, rel=1e-9)
+    assert networks.standard_scale("relu") == pytest.approx(2, rel=1e-9) and networks.standard_scale("linear") == pytest.approx(
+        1, rel=1e-9
+    )
     names = "tanh", "sigmoid", "relu_tanh", "silu", "leaky_relu"
-    squares = jax.jit(lambda z: {name: jnp.mean(ACTIVATIONS[name][0](z) ** 2) for name in names})
+    squares = jax.jit(lambda z: {name: jnp.mean(networks.ACTIVATIONS[name][0](z) ** 2) for name in names})
     for name, mean_square in squares(np.random.default_rng(0).normal(size=1_000_000)).items():
-        assert standard_scale(name) * float(mean_square) == pytest.approx(1, rel=0.005)
+        assert networks.standard_scale(name) * float(mean_square) == pytest.approx(1, rel=0.005)
 
 
 # Autoencoders: 1e-10 for factorisations of small well-conditioned matrices
 
 DRAWN = np.random.default_rng(0)
 POINTS = DRAWN.normal(size=(20, 3)) @ DRAWN.normal(size=(3, 6)) + 0.1 * DRAWN.normal(size=(20, 6))
-reconstructed = jax.jit(lambda X, k, Z: linear_autoencoder(X, k)(Z), static_argnums=1)
+reconstructed = jax.jit(lambda X, k, Z: networks.linear_autoencoder(X, k)(Z), static_argnums=1)
 
 
 def errors_of(outputs, X) -> np.ndarray:
@@ -321,7 +304,7 @@ def test_the_linear_autoencoder_is_principal_components():
     centred, pca = POINTS - POINTS.mean(axis=0), PCA(2).fit(POINTS)
     found = reconstructed(centred, 2, centred)
     np.testing.assert_allclose(found, pca.inverse_transform(pca.transform(POINTS)) - pca.mean_, atol=1e-10)
-    errors = jax.jit(reconstruction_errors)(found, centred)
+    errors = jax.jit(networks.reconstruction_errors)(found, centred)
     np.testing.assert_allclose(errors, errors_of(found, centred), rtol=1e-12)
     assert np.sum(errors) == pytest.approx(np.sum(np.linalg.svd(centred, compute_uv=False)[2:] ** 2) / 2)  # Eckart-Young
 
@@ -330,12 +313,14 @@ def test_anomalies_are_found_where_reconstruction_fails():
     strange = DRAWN.normal(size=(20, 6)) * POINTS.std()
     normal, anomalous = (errors_of(reconstructed(POINTS, 3, part), part) for part in (POINTS, strange))
     by_pairs = np.mean(anomalous[:, None] > normal[None])
-    assert anomaly_auc(jax.device_put(normal), jax.device_put(anomalous)) == pytest.approx(by_pairs) and by_pairs > 0.95
+    assert (
+        networks.anomaly_auc(jax.device_put(normal), jax.device_put(anomalous)) == pytest.approx(by_pairs) and by_pairs > 0.95
+    )
 
 
 def test_contraction_is_of_the_jacobian():
     A = DRAWN.normal(size=(4, 4))
-    found = contraction(lambda x: jax.device_put(A) @ x, jax.device_put(DRAWN.normal(size=(2, 4))))
+    found = networks.contraction(lambda x: jax.device_put(A) @ x, jax.device_put(DRAWN.normal(size=(2, 4))))
     np.testing.assert_allclose(found[0], np.linalg.svd(A, compute_uv=False)[0], rtol=1e-10)
     np.testing.assert_allclose(found[1], np.abs(np.linalg.eigvals(A)).max(), rtol=1e-10)
 
@@ -346,32 +331,32 @@ def test_points_are_followed_to_the_memory_that_attracts_them():
     def halfway(x):
         return (x + memories[jnp.argmin(jnp.sum((memories - x[None]) ** 2, axis=1))]) / 2
 
-    starts = jax.jit(add_noise, static_argnums=(2, 3))(jax.random.key(1), memories, 0.1, 40)
+    starts = jax.jit(networks.add_noise, static_argnums=(2, 3))(jax.random.key(1), memories, 0.1, 40)
     noise = (np.asarray(starts) - np.repeat(POINTS[:3], 40, axis=0)) / POINTS[:3].std()
     assert noise.std() == pytest.approx(0.1, rel=0.1)  # of 720 numbers: a standard error of 3 %
-    np.testing.assert_allclose(iterate_map(halfway, memories, 1), memories, rtol=1e-12)
-    back = recall(iterate_map(halfway, starts, 12), memories)
+    np.testing.assert_allclose(networks.iterate_map(halfway, memories, 1), memories, rtol=1e-12)
+    back = networks.recall(networks.iterate_map(halfway, starts, 12), memories)
     np.testing.assert_array_equal(back, np.repeat(np.eye(3, dtype=bool), 40, axis=0))
 
 
 def test_calls_that_make_no_sense_are_refused():
     key, X, none = jax.random.key(0), jax.device_put(np.ones((20, 6))), jax.device_put(np.ones((0, 6)))
-    network: Any = FullyConnected
+    network: Any = networks.FullyConnected
     rows = [
-        ("activation 'gelu': choose one of relu", lambda: activation("gelu")),
-        ("'orthogonal': choose one of glorot_normal", lambda: initializer("orthogonal", "relu")),
-        ("'gelu': choose one of", lambda: initializer("he_normal", "gelu")),
+        ("activation 'gelu': choose one of relu", lambda: networks.activation("gelu")),
+        ("'orthogonal': choose one of glorot_normal", lambda: networks.initializer("orthogonal", "relu")),
+        ("'gelu': choose one of", lambda: networks.initializer("he_normal", "gelu")),
         ("'hinge': choose one of squared_error", lambda: objective("hinge")),
         ("'lion': choose one of sgd", lambda: make_optimizer("lion", 0.1)),
         ("'warm': choose one of constant", lambda: make_schedule("warm", 0.1, 10)),
         ("both must be positive", lambda: make_schedule("cosine", float("nan"), 10)),
         ("epochs of 11 examples, of 10", lambda: shorter_epochs(functools.partial(epoch_order, size=10), 10, 11)),
-        ("at least one example and one feature", lambda: init_variables(network((2,), 1), key, np.zeros((0, 3)))),
-        ("'instance'", lambda: init_variables(network((3,), 2, norm="instance"), key, np.ones((1, 4), np.float32))),
-        ("no examples", lambda: scorer(network((), 1), objective("squared_error"))({}, none, none)),
-        ("width 7 for 20 examples of 6", lambda: linear_autoencoder(X, 7)),
-        ("-1 iterations", lambda: iterate_map(jnp.tanh, X, -1)),
-        ("at least one of each", lambda: anomaly_auc(*jax.device_put((np.ones(20), np.ones(0))))),
+        ("at least one example and one feature", lambda: networks.init_variables(network((2,), 1), key, np.zeros((0, 3)))),
+        ("'instance'", lambda: networks.init_variables(network((3,), 2, norm="instance"), key, np.ones((1, 4), np.float32))),
+        ("no examples", lambda: networks.scorer(network((), 1), objective("squared_error"))({}, none, none)),
+        ("width 7 for 20 examples of 6", lambda: networks.linear_autoencoder(X, 7)),
+        ("-1 iterations", lambda: networks.iterate_map(jnp.tanh, X, -1)),
+        ("at least one of each", lambda: networks.anomaly_auc(*jax.device_put((np.ones(20), np.ones(0))))),
     ]
     named = [(re.escape(message), call) for message, call in rows]
     refuse(named, errors=(ValueError, TypeCheckError))  # types say so first where they are checked

@@ -13,16 +13,8 @@ import numpy as np
 import pytest
 
 from jexplicit.data.streams import PAD
+from jexplicit.nn import sequences
 from jexplicit.nn.networks import init_variables, initial_state, training_step
-from jexplicit.nn.sequences import (
-    Transformer,
-    induction_start,
-    sequence_loss,
-    sequence_optimizer,
-    stream_log_probabilities,
-    window_batch,
-    window_order,
-)
 from jexplicit.runs.devices import data_mesh, replicate
 
 pytestmark = pytest.mark.usefixtures("promotion")
@@ -32,8 +24,8 @@ SIZES: Any = {"vocab_size": 7, "width": 8, "layers": 2, "window": 12}
 X = RNG.integers(1, 7, (2, 10))
 X[0, 4] = 0  # a document begins
 NETWORKS = {
-    "rotary": Transformer(heads=2, **SIZES),
-    "learned": Transformer(heads=2, positions="learned", tied=False, **SIZES),
+    "rotary": sequences.Transformer(heads=2, **SIZES),
+    "learned": sequences.Transformer(heads=2, positions="learned", tied=False, **SIZES),
 }
 
 
@@ -124,25 +116,25 @@ def test_narrow_products_have_float32_logits():
 
 
 def test_a_pass_takes_every_window_once():
-    order, W = window_order(103, 10, 9), 10
+    order, W = sequences.window_order(103, 10, 9), 10
     starts = order(0, 1)
     assert sorted(starts % W) == [starts[0] % W] * 9 and sorted(starts // W) == list(range(9))
     assert not np.array_equal(starts, order(0, 2)) and np.array_equal(starts, order(0, 1))
-    parts = window_order(103, 10, 4)
+    parts = sequences.window_order(103, 10, 4)
     assert not set(parts(0, 1)) & set(parts(0, 2)) and set(parts(0, 1)) | set(parts(0, 2)) < set(starts)
-    assert len(window_order(103, 10, 25)(0, 1)) == 25
-    assert max(max(window_order(103, 10, 25)(seed, 1)) for seed in range(50)) + W + 1 <= 103
+    assert len(sequences.window_order(103, 10, 25)(0, 1)) == 25
+    assert max(max(sequences.window_order(103, 10, 25)(seed, 1)) for seed in range(50)) + W + 1 <= 103
     with pytest.raises(ValueError, match="20 tokens and windows of 10"):
-        window_order(20, 10, 1)
+        sequences.window_order(20, 10, 1)
 
 
 def test_batches_are_windows_and_the_loss_leaves_ends_of_documents_out():
     stream = np.arange(100, dtype=np.uint8)
-    A, B = window_batch(stream, 5)(np.array([3, 90]))
+    A, B = sequences.window_batch(stream, 5)(np.array([3, 90]))
     assert A.tolist() == [[3, 4, 5, 6, 7], [90, 91, 92, 93, 94]] and np.array_equal(A + 1, B)
     z, Y = np.zeros((1, 4, 7)), np.array([[3, 0, 1, 0]])
     z[0, 0, 3] = 2
-    losses = jax.jit(lambda z, Y: [sequence_loss(eos)(z, Y) for eos in (True, False)])
+    losses = jax.jit(lambda z, Y: [sequences.sequence_loss(eos)(z, Y) for eos in (True, False)])
     every, own = losses(z, Y)
     first = np.log(np.exp(2) + 6) - 2
     np.testing.assert_allclose(every, [(first + 3 * np.log(7)) / 4], rtol=1e-6)
@@ -155,7 +147,7 @@ def test_every_token_is_predicted_once_after_at_least_window_less_stride(name, d
     W, stream = 12, np.concatenate([[0], RNG.integers(1, 7, 40)])
     for stride in (1, 5, 12):
         options: Any = {"window": W, "stride": stride, "mesh": data_mesh(devices)}
-        found = stream_log_probabilities(NETWORKS[name], variables(name), stream, **options)
+        found = sequences.stream_log_probabilities(NETWORKS[name], variables(name), stream, **options)
         assert len(found) == 40
         for t in (0, 7, 11, 12, 13, 29, 39):  # predictions of stream[t + 1]
             window = 0 if t < W else (t - W) // stride + 1
@@ -169,13 +161,13 @@ def test_every_token_is_predicted_once_after_at_least_window_less_stride(name, d
 def after(name: str, steps: int, accumulate: int, devices: int = 1) -> Any:
     """Parameters after updates on the same windows, in one batch or in several."""
     network, mesh = NETWORKS[name], data_mesh(devices)
-    optimizer = sequence_optimizer(0.01, 10, warmup=2, decay=0.1, accumulate=accumulate)
-    step = training_step(network, sequence_loss(True), optimizer)
+    optimizer = sequences.sequence_optimizer(0.01, 10, warmup=2, decay=0.1, accumulate=accumulate)
+    step = training_step(network, sequences.sequence_loss(True), optimizer)
     state = replicate(jax.jit(lambda variables: initial_state(variables, optimizer))(variables(name)), mesh)
     windows = np.random.default_rng(1).integers(1, 7, (steps, 16, 11))
     for batch in windows:
         for part in np.split(batch, accumulate):
-            state, _ = step(state, window_batch(part.ravel(), 10, mesh)(np.arange(0, part.size, 11)))
+            state, _ = step(state, sequences.window_batch(part.ravel(), 10, mesh)(np.arange(0, part.size, 11)))
     return state.params
 
 
@@ -187,7 +179,7 @@ def test_accumulated_batches_and_devices_take_the_step_of_one():
 
 def test_the_rate_warms_up_and_decays_and_only_matrices_decay():
     """With gradients of 0 a step changes matrices by the factor 1 - rate * decay alone."""
-    optimizer = sequence_optimizer(0.1, 10, warmup=4, decay=0.5)
+    optimizer = sequences.sequence_optimizer(0.1, 10, warmup=4, decay=0.5)
     params: Any = {"matrix": np.ones((2, 2)), "scale": np.ones(2)}
 
     @jax.jit
@@ -223,7 +215,7 @@ def test_induction_heads_copy_the_token_that_followed_the_last_one():
     network = NETWORKS["learned"].clone(vocab_size=10, width=64, window=48)
     variables = init_variables(network, jax.random.key(0), np.zeros((1, 48), np.int32))
     tokens = np.random.default_rng(0).integers(0, 10, (3, 48)).astype(np.int32)
-    z = np.asarray(network.apply(induction_start(network, variables), tokens))
+    z = np.asarray(network.apply(sequences.induction_start(network, variables), tokens))
     # another place than the one before has a weight below e^-15 in the first layer; LayerNorm adds 1e-6 to variances of 0.03
     np.testing.assert_allclose(z, [copied(own, 16.0, 4.0) for own in tokens], atol=1e-3)
 
@@ -231,4 +223,4 @@ def test_induction_heads_copy_the_token_that_followed_the_last_one():
 def test_induction_heads_need_room_and_learned_positions():
     for options in ({"layers": 1}, {"positions": "rotary"}, {"tied": True}, {"width": 8}, {"heads": 32}):
         with pytest.raises(ValueError, match="two layers or more, 16 wide or more"):
-            induction_start(NETWORKS["learned"].clone(**{"width": 64, **options}), {"params": {}})
+            sequences.induction_start(NETWORKS["learned"].clone(**{"width": 64, **options}), {"params": {}})
