@@ -215,9 +215,8 @@ def test_losses_and_activations_and_their_gradients_are_the_formulas():
     @jax.jit
     def found(z, y, labels):
         slopes = {name: jax.grad(lambda z, loss=loss: loss(z, y).sum())(z) for name, loss in losses.items()}
-        phis = {
-            n: (phi(z), jax.vmap(jax.grad(phi))(z.ravel()).reshape(z.shape)) for n, (phi, _) in networks.ACTIVATIONS.items()
-        }
+        functions = {name: phi for name, (phi, _) in networks.ACTIVATIONS.items()}
+        phis = {name: (phi(z), jax.vmap(jax.grad(phi))(z.ravel()).reshape(z.shape)) for name, phi in functions.items()}
         return {name: loss(z, y) for name, loss in losses.items()}, slopes, losses["softmax_cross_entropy"](z, labels), phis
 
     values, slopes, of_labels, phis = jax.tree.map(np.asarray, found(Z, ONE_HOT, ONE_HOT.argmax(axis=1)))
@@ -280,9 +279,7 @@ def test_the_variance_of_initial_weights_is_that_of_theory():
 
 def test_the_standard_scheme_s_constant():
     """c E[φ(z)²] = 1: by hand for ReLU (2) and the identity (1), by a million draws elsewhere (relative error 0.5 %)."""
-    assert networks.standard_scale("relu") == pytest.approx(2, rel=1e-9) and networks.standard_scale("linear") == pytest.approx(
-        1, rel=1e-9
-    )
+    assert [networks.standard_scale(name) for name in ("relu", "linear")] == pytest.approx([2, 1], rel=1e-9)
     names = "tanh", "sigmoid", "relu_tanh", "silu", "leaky_relu"
     squares = jax.jit(lambda z: {name: jnp.mean(networks.ACTIVATIONS[name][0](z) ** 2) for name in names})
     for name, mean_square in squares(np.random.default_rng(0).normal(size=1_000_000)).items():
@@ -313,9 +310,7 @@ def test_anomalies_are_found_where_reconstruction_fails():
     strange = DRAWN.normal(size=(20, 6)) * POINTS.std()
     normal, anomalous = (errors_of(reconstructed(POINTS, 3, part), part) for part in (POINTS, strange))
     by_pairs = np.mean(anomalous[:, None] > normal[None])
-    assert (
-        networks.anomaly_auc(jax.device_put(normal), jax.device_put(anomalous)) == pytest.approx(by_pairs) and by_pairs > 0.95
-    )
+    assert networks.anomaly_auc(*jax.device_put((normal, anomalous))) == pytest.approx(by_pairs) and by_pairs > 0.95
 
 
 def test_contraction_is_of_the_jacobian():
