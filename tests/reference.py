@@ -118,21 +118,6 @@ def smallest_nucleus(p: np.ndarray, top_p: float) -> set[int]:
     return set(order[(before < top_p) | (before == 0)].tolist())
 
 
-def greedy(tables: list[np.ndarray], prompt: list[int], length: int, banned: set[int]) -> list[int]:
-    """The likeliest allowed token every time; after `<pad>`, `<pad>` only."""
-    K, text = len(tables), list(prompt)
-    for _ in range(length):
-        if len(text) > len(prompt) and text[-1] == PAD:
-            text.append(PAD)
-            continue
-        nearest = [text[-k] if len(text) >= k else PAD for k in range(1, K + 1)]
-        known = next((n for n, j in enumerate(nearest) if j == PAD), K)
-        context = nearest[:known] + [PAD] * (K - known)
-        row = np.sum([table[j] for table, j in zip(tables, context, strict=True)], axis=0)
-        text.append(max((i for i in range(len(row)) if i not in banned), key=lambda i: row[i]))
-    return text[len(prompt) :]
-
-
 def scaling_sweep(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: float) -> np.ndarray:
     """Generalised iterative scaling (Darroch & Ratcliff 1972), `U + (1/K) log(F / Hᵀ φ(H U))`, for rows of H that sum to K.
 

@@ -11,10 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import reference as ref
 import scipy.stats
 
 from jexplicit import count
 from jexplicit.data import encode_documents, train_tokenizer
+from jexplicit.data.streams import PAD
 from jexplicit.data.text import MinimalPair, text_sizes
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.evaluation import (
@@ -84,12 +86,12 @@ def test_a_text_is_read_in_its_order_with_histories_across_documents_and_nothing
         for found, expected in zip((text.X, text.Y), ref.windows(DEV, 3, eos=eos), strict=True):
             np.testing.assert_array_equal(found, expected)
         np.testing.assert_array_equal(stream[text.past.places], text.Y)
-        assert np.all(np.diff(text.past.places) > 0) and (ref.PAD in text.Y) == eos
+        assert np.all(np.diff(text.past.places) > 0) and (PAD in text.Y) == eos
     places = np.array([1, 2, 7, len(stream) - 1, 3])
     found = histories(Past(stream, places), 6)
     for row, place in zip(found, places, strict=True):
         assert row.tolist() == [int(stream[place - w]) if place >= w else -1 for w in range(1, 7)]
-    assert (found == -1).any() and (found[3] == ref.PAD).any()
+    assert (found == -1).any() and (found[3] == PAD).any()
 
 
 DOCUMENTS = ["to be or not", "to  be", "what ïs"]
@@ -250,13 +252,15 @@ def prompt(*ids):
 
 def test_temperature_zero_takes_the_likeliest_token_every_time_as_top_k_of_one_and_a_tiny_temperature_do():
     cases: list[tuple[Features, int, bool, Any]] = [("sum", 2, True, np.float64), ("cat", 3, False, np.float32)]
-    for kind, K, eos, dtype in cases:
-        model = fit(K, kind, eos, dtype)
-        for start in ([], [3], [1, 2, 4, 2]):
-            expected = ref.greedy([np.asarray(table) for table in model.tables], start, LENGTH, set() if eos else {ref.PAD})
-            for temperature, top_k in ((0, None), (5.0, 1), (1e-5, None)):
-                text = generate(KEY(0), model, prompt(*start), LENGTH, temperature=temperature, top_k=top_k)
-                assert text.tolist() == expected
+    for (kind, K, eos, dtype), start in itertools.product(cases, ([], [3], [1, 2, 4, 2])):
+        model, likeliest = fit(K, kind, eos, dtype), start
+        while len(likeliest) < len(start) + LENGTH:
+            row = next_token(model, likeliest)
+            ended = len(likeliest) > len(start) and likeliest[-1] == PAD
+            likeliest = [*likeliest, PAD if ended else int(np.argmax(row if eos else [-np.inf, *row[1:]]))]
+        for temperature, top_k in ((0, None), (5.0, 1), (1e-5, None)):
+            text = generate(KEY(0), model, prompt(*start), LENGTH, temperature=temperature, top_k=top_k)
+            assert text.tolist() == likeliest[len(start) :]
 
 
 def test_banned_tokens_and_pads_that_are_not_predicted_never_appear_and_after_the_end_there_are_only_pads():
@@ -265,13 +269,13 @@ def test_banned_tokens_and_pads_that_are_not_predicted_never_appear_and_after_th
         text = generate(KEY(0), model, prompt(), 10_000, banned=banned, temperature=temperature)
         assert set(text.tolist()) == expected
     texts = generate(KEY(0), context_free([0.1, 0.4, 0.3, 0.2], eos=True), [prompt(1)] * 20, LENGTH)
-    ended = [text for text in texts if ref.PAD in text]
+    ended = [text for text in texts if PAD in text]
     assert len(ended) > 10  # each ends within 20 tokens with probability 1 - 0.9^20 = 0.88
     assert not any(text[text.argmin() :].any() for text in ended)
-    assert generate(KEY(0), context_free([0.0, 0.4, 0.4, 0.2], eos=True), prompt(1, ref.PAD), LENGTH).all()  # the next document
+    assert generate(KEY(0), context_free([0.0, 0.4, 0.4, 0.2], eos=True), prompt(1, PAD), LENGTH).all()  # the next document
 
 
-PROMPTS = [(1, 2), (), (3,), (4, 5, 6, 1, 2), (1, ref.PAD, 2)]
+PROMPTS = [(1, 2), (), (3,), (4, 5, 6, 1, 2), (1, PAD, 2)]
 
 
 def test_each_of_several_prompts_is_continued_as_if_alone_and_a_list_of_ids_is_one_prompt():
@@ -281,7 +285,7 @@ def test_each_of_several_prompts_is_continued_as_if_alone_and_a_list_of_ids_is_o
         assert texts.shape == (len(PROMPTS), LENGTH)
         for text, key, ids in zip(texts, jax.random.split(KEY(0), len(PROMPTS)), PROMPTS, strict=True):
             np.testing.assert_array_equal(text, generate(key, model, prompt(*ids), LENGTH, **options))
-    same = [generate(KEY(0), model, given, LENGTH).tolist() for given in ([3, 4, 2], prompt(3, 4, 2), [5, 6, ref.PAD, 3, 4, 2])]
+    same = [generate(KEY(0), model, given, LENGTH).tolist() for given in ([3, 4, 2], prompt(3, 4, 2), [5, 6, PAD, 3, 4, 2])]
     assert same[1:] == same[:1] * 2  # only the last K tokens of the last document matter
     assert same[:1] == generate(KEY(0), model, [prompt(3, 4, 2)], LENGTH).tolist()
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import reference as ref
 from interruption import resumed_after
 from reference import features
 

@@ -1,5 +1,6 @@
 """Calls that are refused, each with what is wrong and what to do instead; and the options that a method uses."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import fields
 from types import SimpleNamespace
@@ -144,13 +145,13 @@ def test_a_method_reads_the_options_that_it_lists(method):
 @pytest.mark.parametrize("method", ["cold", pytest.param("iterative-scaling", marks=pytest.mark.slow)])
 def test_a_fit_does_not_resume_another(method, tmp_path):
     short: Any = {"cold": {"epochs": 1, "batch_size": 64}, "iterative-scaling": {"sweeps": 1, "discount": 0.0}}[method]
-
-    def fit(texts=TEXTS, **options):
-        watch = Watch(checkpoints=tmp_path)
-        return jexplicit.fit(texts, method, tokenizer="word", watch=watch, **short | options).perplexity(TEXTS)
-
-    first, others = fit(), ({"texts": TEXTS[1:]}, {"seed": 1}, {"features": "sum"})
-    for other, named in zip(others, ("text '", "seed 0, not 1", "features 'cat', not 'sum'"), strict=True):
+    fit = functools.partial(jexplicit.fit, method=method, tokenizer="word", watch=Watch(checkpoints=tmp_path), **short)
+    first = fit(TEXTS).perplexity(TEXTS)
+    for texts, other, named in (
+        (TEXTS[1:], {}, "text '"),
+        (TEXTS, {"seed": 1}, "seed 0, not 1"),
+        (TEXTS, {"features": "sum"}, "features 'cat', not 'sum'"),
+    ):
         with pytest.raises(ValueError, match=f"was written for {named}.*: choose another folder for checkpoints, or delete"):
-            fit(**other)
-    assert fit() == first
+            fit(texts, **other)
+    assert fit(TEXTS).perplexity(TEXTS) == first

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import reference as ref
 import scipy
 from reference import features
 from scipy.sparse import csr_array
