@@ -133,18 +133,6 @@ def test_a_file_gives_the_models_own_numbers_and_what_is_read_again_scores_alike
         assert_scores(found, read_arpa(path, WORDS)[0])
 
 
-def test_kenlm_scores_every_token_alike(tmp_path):
-    kenlm = pytest.importorskip("kenlm")
-    path, words = tmp_path / "lm.arpa", arpa_words(WORDS)
-    for order, eos in ORDERS:
-        model = model_of(order, eos)
-        write_arpa(path, model, WORDS)
-        theirs = kenlm.Model(str(path))
-        assert theirs.order == max(order, 2)
-        found = [p for d in NEW for p, *_ in theirs.full_scores(" ".join(words[i] for i in d), eos=eos)]
-        assert_scores(found, model)
-
-
 FOREIGN = r"""
 \data\
 ngram 1=5

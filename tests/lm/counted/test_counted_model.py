@@ -205,15 +205,12 @@ def test_parts_documents_and_predictions_are_read_as_the_whole(history):
 @pytest.mark.parametrize("history", HISTORIES)
 def test_a_model_and_a_state_in_files_predict_the_same_bits(history, tmp_path):
     model, ids = fitted(history), stream(2)
-    TextModel(model, tokenizer(), {"method": "context-mixing"}).save(tmp_path / "m.safetensors")
-    loaded: Any = jexplicit.load_model(tmp_path / "m.safetensors")
-    assert (loaded.about, repr(loaded.model)) == ({"method": "context-mixing"}, repr(model))
-    assert (loaded.model.nbytes, loaded.model.names) == (model.nbytes, model.names)
-    np.testing.assert_array_equal(score(loaded.model, ids), score(model, ids))
     state = read(model, init(model), ids[1:60])[1]
     save_model(tmp_path / "state", state)
-    again = read_model_file(tmp_path / "state", CountedState)[0]
-    np.testing.assert_array_equal(read(model, again, ids[60:])[0], read(model, state, ids[60:])[0])
+    save_model(tmp_path / "model", model)
+    again, same = read_model_file(tmp_path / "state", CountedState)[0], read_model_file(tmp_path / "model")[0]
+    assert isinstance(same, CountedModel) and (repr(same), same.names) == (repr(model), model.names)
+    np.testing.assert_array_equal(read(same, again, ids[60:])[0], read(model, state, ids[60:])[0])
 
 
 @pytest.mark.parametrize("history, eos", [("none", True), ("adaptive:document+layer", True), ("window:40", False)])
@@ -281,6 +278,7 @@ def test_states_of_other_models_and_calls_that_are_refused(tmp_path):
         ("token id", lambda: read(model, init(model), [model.vocab_size])),
         ("token id", lambda: next_token(model, [model.vocab_size])),
         ("past", lambda: log_distributions(model, text.X)),
+        ("past", lambda: explain(model, text.X, text.Y)),
         ("every token is banned", lambda: generate(KEY(), model, [3], 2, banned=tuple(range(model.vocab_size)))),
         ("no n-gram model", lambda: TextModel(model, tokenizer(), {}).save(tmp_path / "model.arpa")),
         ("same tokenizer", lambda: combine(model, other, stream(6, 5))),
@@ -328,13 +326,9 @@ def test_entries_add_up_to_what_reading_uses_and_tokens_and_alternatives_are_exp
     others = np.stack([text.Y[m], np.roll(text.Y[m], 1), 0 * text.Y[m]], axis=1)  # also `<pad>`, which is not predicted
     several = explain(model, text.X[m], others, past=text.past.take(m))
     rows = log_distributions(model, text.X[m], past=text.past.take(m))
-    assert several.logits.shape == (4, 3, len(why.names))
     np.testing.assert_allclose(several.log_probability, np.take_along_axis(rows, others, axis=1), atol=ATOL)
     np.testing.assert_allclose(several.evidence.sum(axis=2), several.log_probability, atol=1e-4)
     np.testing.assert_allclose(several.logits[:, 0], why.logits, atol=5e-3)
-    np.testing.assert_allclose(why.by_token(model.radius).evidence.sum(axis=1), why.evidence.sum(axis=1), atol=1e-6)
-    with pytest.raises(ValueError, match="past"):
-        explain(model, text.X, text.Y)
 
 
 def test_a_gate_speaks_through_its_evidence():
@@ -391,8 +385,7 @@ def test_a_copy_leaves_the_loss_and_a_model_that_knows_more_helps_and_is_read_an
     parts = np.concatenate([score(both, TEST)[:19], read(both, state, TEST[20:60])[0]])
     np.testing.assert_allclose(parts, read(both, init(both), TEST[1:60])[0], atol=1e-3)
     assert generate(KEY(), both, TEST[1:6], 2, temperature=0).shape == (2,)
-    assert len(score(both, TEST, separate=True)) == np.count_nonzero(TEST)
-    assert both.names[-1] == "other model" and both.nbytes > first.nbytes and "Combination(" in repr(both)
+    assert len(score(both, TEST, separate=True)) == np.count_nonzero(TEST) and both.names[-1] == "other model"
     file = tmp_path / "both.safetensors"
     TextModel(both, tokenizer(), {}).save(file)
     found = jexplicit.load_model(file)
