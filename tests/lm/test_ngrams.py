@@ -1,4 +1,4 @@
-"""N-grams: rows against Kneser-Ney from dictionaries; ARPA files against KenLM and the recursion of ARPA in plain Python.
+"""N-grams: rows against Kneser-Ney from dictionaries; ARPA files against their recursion in plain Python.
 
 Tolerances: rows are float32, logarithms of at most 10, right to 1e-6, and five add up. Five log10 probabilities and weights of
 at most 10, written with eight digits, are right to 5e-7 each: SUM.

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import refused
 
 from jexplicit.nn.training import TrainingResult, epoch_order, shorter_epochs, train
 
@@ -187,10 +188,8 @@ def test_a_loss_that_is_not_finite_names_epoch_and_step(value=-np.inf, epoch=2, 
 
 def test_nothing_to_do_and_an_order_of_the_wrong_length_are_refused():
     for name, value in (("batch_size", -1), ("epochs", 0), ("size", 0)):
-        with pytest.raises(ValueError, match=f"{value}.* all must be at least 1"):
-            train(**quadratic(**{name: value}, evaluate=forbidden))
-    with pytest.raises(ValueError, match=f"an order of 3 examples in epoch 1, of {SIZE}"):
-        train(**quadratic(order=lambda seed, epoch: np.arange(3)))
+        refused(f"{value}.* all must be at least 1", train, **quadratic(**{name: value}, evaluate=forbidden))
+    refused(f"an order of 3 examples in epoch 1, of {SIZE}", train, **quadratic(order=lambda seed, epoch: np.arange(3)))
 
 
 def test_shorter_epochs_go_through_all_examples():

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import chex
 import numpy as np
 import pytest
+from refusals import refused
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
@@ -169,17 +170,14 @@ def test_word_classes_are_the_groups_of_words_that_stand_in_the_same_places(monk
 
 
 def test_trees_contexts_and_texts_that_are_refused_before_anything_is_counted():
-    with pytest.raises(ValueError, match="at least two"):
-        grow(np.zeros(4, int), 1)
+    refused("at least two", grow, np.zeros(4, int), 1)
     for history in ("some", "window:31", "none:document"):
-        with pytest.raises(ValueError, match="choose none, document"):
-            contexts.window_of(history)
+        refused("choose none, document", contexts.window_of, history)
     for column in (0, "parts", "60:0"):
-        with pytest.raises(ValueError, match="give k >= 1"):
-            Context(column)
+        refused("give k >= 1", Context, column)
     tree = grow(plays(4), characters().vocab_size)[0]
-    with pytest.raises(ValueError, match="decisions: context mixing counts 268,435,456 at most; give less text"):
-        decisions(plays(4), tree._replace(length=np.full_like(tree.length, 1 << 28)), np.arange(1, 9))
+    huge = tree._replace(length=np.full_like(tree.length, 1 << 28))
+    refused("decisions: context mixing counts 268,435,456 at most; give less", decisions, plays(4), huge, np.arange(1, 9))
 
 
 # Evidence of cells
