@@ -23,14 +23,6 @@ from jexplicit.lm import training
 from jexplicit.lm.fit import fit_model
 from jexplicit.lm.layers import explicit_language_model, noise_model
 from jexplicit.lm.model import token_model
-from jexplicit.lm.training import (
-    initial_state,
-    loss_and_gradient,
-    make_batch,
-    split_columns,
-    sweep_tables,
-    training_step,
-)
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs.devices import data_mesh
 
@@ -55,9 +47,9 @@ def random_tables(K, kind, dtype: Any = np.float64):
     return tuple(jax.device_put(np.asarray(rng.normal(size=(N, N)), dtype)) for _ in range(1 if kind == "sum" else K))
 
 
-def by_hand(tables, X, Y, kind, *, noisy=False, devices=1, program: Any = loss_and_gradient):
+def by_hand(tables, X, Y, kind, *, noisy=False, devices=1, program: Any = training.loss_and_gradient):
     """Loss and gradient on the host, the gradient with its filler columns."""
-    given = split_columns(tables, mesh := data_mesh(devices)), make_batch(X, Y, features=kind, size=len(Y))
+    given = training.split_columns(tables, mesh := data_mesh(devices)), training.make_batch(X, Y, features=kind, size=len(Y))
     loss, gradient = program(*given, features=kind, noise=NOISE if noisy else None, mesh=mesh)
     return float(loss), [np.asarray(G) for G in gradient]
 
@@ -84,7 +76,7 @@ def test_an_accelerator_s_gradient_is_that_of_a_cpu(monkeypatch):
     ours = by_hand(tables, X, Y, "cat", devices=8)
     monkeypatch.setattr(training, "_block_elsewhere", 100)  # of 128 contexts and more: two blocks, the last one filled
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *operands, default, **_: default(*operands))
-    anew = jax.jit(functools.partial(inspect.unwrap(loss_and_gradient)), static_argnames=("features", "mesh"))
+    anew = jax.jit(functools.partial(inspect.unwrap(training.loss_and_gradient)), static_argnames=("features", "mesh"))
     theirs = by_hand(tables, X, Y, "cat", devices=8, program=anew)
     np.testing.assert_allclose(theirs[0], ours[0], rtol=1e-12)
     np.testing.assert_array_equal(theirs[1], ours[1])
@@ -94,10 +86,10 @@ def test_adagrad_steps_by_hand_compile_once_and_leave_fillers_and_types_and_what
     optimizer, mesh = optax.adagrad(0.3, initial_accumulator_value=0.1), data_mesh(8)
     (X, Y), tables = positions(2), random_tables(2, "sum")
     H, U, copies = features(X, ref.noisy_embedding(TOKENS), "sum"), np.concatenate(tables), list(map(np.array, tables))
-    squares, state = np.full(U.shape, 0.1), initial_state(tables, optimizer, mesh)
-    batch = make_batch(X, Y, features="sum", size=len(Y))
+    squares, state = np.full(U.shape, 0.1), training.initial_state(tables, optimizer, mesh)
+    batch = training.make_batch(X, Y, features="sum", size=len(Y))
     placed = jax.tree.map(lambda leaf: (leaf.dtype, leaf.sharding), state)
-    step: Any = training_step(optimizer, features="sum", noise=NOISE, mesh=mesh)
+    step: Any = training.training_step(optimizer, features="sum", noise=NOISE, mesh=mesh)
     before = step._cache_size()  # of tests before this one
     for _ in range(2):
         state, loss = step(state, batch)
@@ -148,7 +140,7 @@ def attentive():
 def test_a_sweep_is_the_loop_over_positions_with_and_without_noise():
     for kind, K, eos in (("sum", 2, True), ("cat", 4, False)):
         model, (X, Y) = explicit(kind, K, eos=eos), ref.windows(DOCUMENTS, K, eos=eos)
-        swept = sweep_tables(model, TEXT, noise=False, sweeps=1).model
+        swept = training.sweep_tables(model, TEXT, noise=False, sweeps=1).model
         expected = ref.scaling_sweep(features(X, np.eye(N), kind), np.concatenate(blocks(model)), Y, K)
         np.testing.assert_allclose(np.concatenate(blocks(swept)), expected, rtol=0, atol=1e-11)
         assert (swept.features, swept.radius, swept.eos) == (kind, K, eos)
@@ -158,7 +150,7 @@ def test_a_sweep_is_the_loop_over_positions_with_and_without_noise():
         tables = tuple(jax.device_put(E @ U_b) for U_b in U)
         X, Y = ref.windows(DOCUMENTS, K)
         expected = ref.scaling_sweep(features(X, E, kind), np.concatenate(U), Y, K)
-        swept = sweep_tables(token_model(tables * (K // len(tables)), kind, False), TEXT, sweeps=1)
+        swept = training.sweep_tables(token_model(tables * (K // len(tables)), kind, False), TEXT, sweeps=1)
         for read, U_b in zip(blocks(swept.model), np.split(expected, len(U)), strict=True):
             np.testing.assert_allclose(read, E @ U_b, rtol=0, atol=1e-11)
 
@@ -169,7 +161,7 @@ def test_sweeps_with_a_prior_are_the_loop_over_positions_also_of_one_weighted_ta
         H, U0 = features(X, np.eye(N), kind), np.concatenate(blocks(start))
         once = ref.sweep_near(H, U0, Y, K, 0.7, U0)
         for sweeps, expected in ((1, once), (2, ref.sweep_near(H, once, Y, K, 0.7, U0))):
-            moved = blocks(sweep_tables(start, TEXT, noise=False, sweeps=sweeps, discount=0.7).model)
+            moved = blocks(training.sweep_tables(start, TEXT, noise=False, sweeps=sweeps, discount=0.7).model)
             np.testing.assert_allclose(np.concatenate(moved), expected, rtol=0, atol=1e-11)
         assert (once > U0).any() and (once < U0).any() and (once == U0).any()
     (V,), (X, Y) = blocks(explicit("sum", 2, eos=True)), ref.windows(DOCUMENTS, 2, eos=True)
@@ -177,7 +169,7 @@ def test_sweeps_with_a_prior_are_the_loop_over_positions_also_of_one_weighted_ta
     H = np.array([sum(w[j] * np.eye(N)[j] for w, j in zip(WEIGHTS, x, strict=True)) for x in X])
     C = H.sum(axis=1).max()
     for discount, moved in ((0.0, ref.scaling_sweep(H, V, Y, C)), (0.7, ref.sweep_near(H, V, Y, C, 0.7, V))):
-        swept = sweep_tables(attentive(), TEXT, noise=False, sweeps=1, discount=discount, weights=WEIGHTS).model
+        swept = training.sweep_tables(attentive(), TEXT, noise=False, sweeps=1, discount=discount, weights=WEIGHTS).model
         for table, w in zip(swept.tables, WEIGHTS, strict=True):
             np.testing.assert_allclose(table, w[:, None] * moved, rtol=0, atol=1e-10)
         assert swept.features == "sum" and np.abs(moved - V).max() > 0.1
@@ -192,7 +184,7 @@ def test_every_sweep_lowers_the_loss_with_its_penalty_on_any_devices(kind):
         "impossible": (explicit("cat", 2, noise=False), {"noise": False}),
         "weighted": (attentive(), {"noise": False, "discount": 0.7, "weights": WEIGHTS}),
     }[kind]
-    swept, met = sweep_tables(model, TEXT, sweeps=25, **options), []
+    swept, met = training.sweep_tables(model, TEXT, sweeps=25, **options), []
     total = swept.losses
     assert len(total) == 26 and (swept.penalty > 0) == ("discount" in options)
     assert np.all(np.diff(total) < 1e-14) and total[-1] < total[0] - 1e-4
@@ -204,7 +196,7 @@ def test_every_sweep_lowers_the_loss_with_its_penalty_on_any_devices(kind):
         return sweep == 3  # it ends where it is told to
 
     spread = TrainingText(STREAM, N, counts=COUNTS, mesh=data_mesh(8))
-    other = sweep_tables(model, spread, sweeps=9, on_sweep=on_sweep, **options)
+    other = training.sweep_tables(model, spread, sweeps=9, on_sweep=on_sweep, **options)
     np.testing.assert_allclose(other.losses, total[:4], rtol=1e-12)
     sweeps, losses, own = zip(*met, strict=True)
     assert sweeps == (0, 1, 2, 3) and ("discount" in options or list(losses) == other.losses.tolist())
@@ -212,13 +204,15 @@ def test_every_sweep_lowers_the_loss_with_its_penalty_on_any_devices(kind):
 
 
 def test_float32_tables_stay_float32_and_interrupted_sweeps_go_on_bit_for_bit(tmp_path):
-    exact, single = (sweep_tables(explicit("cat", 2, dtype=dtype), TEXT, sweeps=5) for dtype in (jnp.float64, jnp.float32))
+    exact, single = (
+        training.sweep_tables(explicit("cat", 2, dtype=dtype), TEXT, sweeps=5) for dtype in (jnp.float64, jnp.float32)
+    )
     assert all(U.dtype == jnp.float32 for U in single.model.tables)
     np.testing.assert_allclose(single.losses, exact.losses, rtol=2e-6)  # 16 eps
     met = []
 
     def run(on_sweep=lambda sweep, *_: met.append(sweep), **saving):
-        return sweep_tables(explicit("cat", 2), TEXT, noise=False, sweeps=5, discount=0.7, on_sweep=on_sweep, **saving)
+        return training.sweep_tables(explicit("cat", 2), TEXT, noise=False, sweeps=5, discount=0.7, on_sweep=on_sweep, **saving)
 
     whole, resumed = run(lambda *_: None), resumed_after(4, run, tmp_path / "sweeps", "on_sweep")
     assert met == [3, 4, 5]

@@ -71,6 +71,7 @@ CASES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda g: evaluate(g.unigram, PADS), NO_POSITION),
     (lambda g: score(g.two, np.array([1, 2, 3])), "encode_documents"),
     (lambda g: next_token(g.spread, np.array([N])), NOT_THIS_TOKEN),
+    *((lambda g, name=name: getattr(g, name).tables, "this needs plain tables") for name in ("spread", "unigram")),
     (lambda g: score_documents(g.two, g.tokenizer, ["the cat", "  "]), r"document 1, '  ', has no token"),
     # generation
     *((generated(**{name: -0.5}), name.replace("_", "-") + " -0.5") for name in ("temperature", "top_k", "top_p", "length")),

@@ -20,7 +20,7 @@ from scipy.sparse import csr_array
 from jexplicit.lm import layers
 from jexplicit.lm.evaluation import evaluate, log_probabilities
 from jexplicit.lm.fit import fit_model
-from jexplicit.lm.model import is_token_model, logits, token_model
+from jexplicit.lm.model import logits, token_model
 from jexplicit.lm.names import Features, Smoothing
 from jexplicit.lm.ngram import bigram_model, unigram_model
 from jexplicit.lm.training_text import Options, TrainingText
@@ -136,16 +136,6 @@ def test_partition_functions_and_target_logits_are_those_of_dense_features_on_an
         with monkeypatch.context() as patch:
             patch.setattr("jexplicit.lm.model._contexts_per_call", 7)
             np.testing.assert_allclose(model.rows.target_logits(X, Y), rows[np.arange(M), Y], rtol=0, atol=atol)
-
-
-def test_only_plain_tables_are_given_out_and_offsets_share_them():
-    table, other = (jax.device_put(np.full((N, N), value, np.float64)) for value in (0, 1))
-    mixed = token_model([table, other, table], "cat", True)
-    assert mixed.rows.table_of_offset == (0, 1, 0) and [id(U) for U in mixed.tables] == [id(table), id(other), id(table)]
-    for model in (fit("sparse", features="sum"), unigram_model(COUNTS)):
-        assert not is_token_model(model)
-        with pytest.raises(ValueError, match="this needs plain tables"):
-            _ = model.tables
 
 
 # Noise, smoothing, and log-linear models

@@ -16,16 +16,6 @@ from scipy.sparse import csr_array
 
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.counted import contexts, evidence
-from jexplicit.lm.counted.contexts import (
-    COLUMNS,
-    Context,
-    Decisions,
-    Text,
-    decisions,
-    grow,
-    predicted_places,
-    spelling,
-)
 from jexplicit.lm.counted.evidence import Described, Gate, View, blocks_of, directions, newton, pass_over, read_gate
 
 ATOL = 1e-5
@@ -37,7 +27,7 @@ _play = (
     "a line\n\nKing:\nTo be? it's two; NO\n\nFirst Man:\nOh\n\nKing:\n-",
     "\nwe\nbe",
 )
-_all = (1, 3, *COLUMNS, "4:2")
+_all = (1, 3, *contexts.COLUMNS, "4:2")
 
 
 @functools.cache
@@ -51,12 +41,12 @@ def plays(n, seed=0):
 
 def text(ids, history="none"):
     N = characters().vocab_size
-    return Text(ids, spelling(characters(), N)._replace(classes={4: np.arange(N) % 4}), history)
+    return contexts.Text(ids, contexts.spelling(characters(), N)._replace(classes={4: np.arange(N) % 4}), history)
 
 
 def facts(ids, t):
     """The columns of place t by a loop over the characters before it, in the document."""
-    own, pieces = spelling(characters(), characters().vocab_size), characters().pieces()
+    own, pieces = contexts.spelling(characters(), characters().vocab_size), characters().pieces()
     begin = max(i for i in range(t) if ids[i] == 0)
     before = [pieces[i] for i in ids[begin + 1 : t]]
     words, part, since, line, lines, opens, in_line, begun, mark, shape = [], [], [], [], [], [], 0, 0, None, []
@@ -129,7 +119,7 @@ def test_trees_have_a_path_for_every_token_and_those_of_the_same_places_share_th
     ids = rng.integers(0, 40, 3000) // 3
     pairs = csr_array((np.ones(2999, int), (ids[1:], ids[:-1])), shape=(14, 14))
     for tree in (
-        grow(ids, 14)[0],
+        contexts.grow(ids, 14)[0],
         contexts.bisect(contexts.word_vectors([pairs, pairs.T.tocsr()], 3), np.bincount(ids, minlength=14)),
         contexts.bisect(np.zeros((14, 3)), np.ones(14, int)),  # vectors that say nothing
         contexts.agglomerate(rng.random((14, 5))),
@@ -137,7 +127,7 @@ def test_trees_have_a_path_for_every_token_and_those_of_the_same_places_share_th
         log_odds = rng.normal(size=(2, 13)) * 3
         np.testing.assert_allclose(np.exp(tree.log_probabilities(log_odds)).sum(axis=1), 1, atol=1e-12)
         assert np.bincount(tree.node[tree.within], minlength=13).min() >= 2
-    tree = grow(np.concatenate([[0, 1, rng.integers(3, 5), 2] for _ in range(300)]), 5)[0]
+    tree = contexts.grow(np.concatenate([[0, 1, rng.integers(3, 5), 2] for _ in range(300)]), 5)[0]
     assert tree.bit[3, : tree.length[3] - 1].tolist() == tree.bit[4, : tree.length[4] - 1].tolist()
 
 
@@ -161,23 +151,25 @@ def test_word_classes_are_the_groups_of_words_that_stand_in_the_same_places(monk
     rng = np.random.default_rng(1)
     groups = np.arange(1, 31).reshape(3, 10)  # subjects, verbs, objects; token 31 never occurs
     ids = np.stack([rng.choice(group, 2000) for group in groups], axis=1).ravel()
-    found = grow(ids, 32, (3, 40))[1]
+    found = contexts.grow(ids, 32, (3, 40))[1]
     assert all(len(set(found[3][group].tolist())) == 1 for group in groups) and len(set(found[3][1:31].tolist())) == 3
     assert found[3][31] == found[3][0] == 0 and found[40].max() == 30  # no more classes than tokens
-    np.testing.assert_array_equal(grow(ids, 32, (3,))[1][3], found[3])
-    tree, cuts = grow(ids[:999], 32, (3,))
+    np.testing.assert_array_equal(contexts.grow(ids, 32, (3,))[1][3], found[3])
+    tree, cuts = contexts.grow(ids[:999], 32, (3,))
     np.testing.assert_array_equal(cuts[3], tree.classes(3, np.bincount(ids[:999], minlength=32)))
 
 
 def test_trees_contexts_and_texts_that_are_refused_before_anything_is_counted():
-    refused("at least two", grow, np.zeros(4, int), 1)
+    refused("at least two", contexts.grow, np.zeros(4, int), 1)
     for history in ("some", "window:31", "none:document"):
         refused("choose none, document", contexts.window_of, history)
     for column in (0, "parts", "60:0"):
-        refused("give k >= 1", Context, column)
-    tree = grow(plays(4), characters().vocab_size)[0]
+        refused("give k >= 1", contexts.Context, column)
+    tree = contexts.grow(plays(4), characters().vocab_size)[0]
     huge = tree._replace(length=np.full_like(tree.length, 1 << 28))
-    refused("decisions: context mixing counts 268,435,456 at most; give less", decisions, plays(4), huge, np.arange(1, 9))
+    refused(
+        "decisions: context mixing counts 268,435,456 at most; give less", contexts.decisions, plays(4), huge, np.arange(1, 9)
+    )
 
 
 # Evidence of cells
@@ -185,10 +177,10 @@ def test_trees_contexts_and_texts_that_are_refused_before_anything_is_counted():
 
 def small():
     ids = plays(5)
-    tree, block = grow(ids, characters().vocab_size)[0], np.arange(len(ids)) * 5 // len(ids)
-    d = decisions(ids, tree, predicted_places(ids, False), block)
+    tree, block = contexts.grow(ids, characters().vocab_size)[0], np.arange(len(ids)) * 5 // len(ids)
+    d = contexts.decisions(ids, tree, contexts.predicted_places(ids, False), block)
     base = np.random.default_rng(0).normal(size=len(d.bit)).astype(np.float32)
-    return ids, d, base, text(ids)[Context(1)]
+    return ids, d, base, text(ids)[contexts.Context(1)]
 
 
 def take(seen, at):
@@ -269,7 +261,7 @@ def test_shards_and_reading_on_change_nothing(monkeypatch):
     for one, two in zip(parts.cells[:2] + parts.cells.seen[:3], whole.cells[:2] + whole.cells.seen[:3], strict=True):
         np.testing.assert_array_equal(one, two)
     both = pass_over(h, d, base, View(whole=True), table=whole.table).x
-    start, cut = (Decisions(*(field[at] for field in d)) for at in (slice(700), slice(700, None)))
+    start, cut = (contexts.Decisions(*(field[at] for field in d)) for at in (slice(700), slice(700, None)))
     first = pass_over(h, start, base[:700], View(whole=True), keep=True, table=whole.table)
     later = pass_over(h, cut, base[700:], View(whole=True), table=whole.table, before=first.cells)
     np.testing.assert_allclose(first.x, both[:, :700], atol=ATOL)
@@ -410,8 +402,8 @@ def problem():
     rng = np.random.default_rng(0)
     topics = rng.integers(1, 7, (12, 30)) + 6 * rng.integers(0, 2, (12, 1))
     ids = np.append(0, np.pad(topics, ((0, 0), (0, 1))).ravel()).astype(np.int32)
-    text, tree = Text(ids, spelling(None, N)), grow(ids[ids > 0], N)[0]
-    d = decisions(ids, tree, predicted_places(ids, False), np.arange(len(ids)) * 4 // len(ids))
+    text, tree = contexts.Text(ids, contexts.spelling(None, N)), contexts.grow(ids[ids > 0], N)[0]
+    d = contexts.decisions(ids, tree, contexts.predicted_places(ids, False), np.arange(len(ids)) * 4 // len(ids))
     tables = [rng.normal(size=(N, R)).astype(np.float32) * (np.arange(N) > 0)[:, None] for _ in range(2)]
     vectors = Described(tables[0], (1, 3), ()), Described(tables[1], (), (5, 40))
     return text, tree, d, vectors, rng.normal(size=len(d.bit)).astype(np.float32)
@@ -429,7 +421,7 @@ def z_by_loop(vectors, ids: np.ndarray, t: int) -> np.ndarray:
 
 def test_inputs_by_a_loop():
     text, _, d, vectors, _ = problem()
-    all_places = predicted_places(text.ids, False)
+    all_places = contexts.predicted_places(text.ids, False)
     for places in (all_places, all_places[[3, 50, 51]], all_places[-1:]):
         expected = [z_by_loop(vectors, text.ids, t) for t in places]
         np.testing.assert_allclose(evidence.described(vectors, text, places), expected, atol=1e-5)
@@ -440,8 +432,8 @@ def test_rows_by_a_loop_over_decisions(monkeypatch, depth):
     text, tree, d, vectors, base = problem()
     monkeypatch.setattr(evidence, "_deepest", depth)
     monkeypatch.setattr(evidence, "_of_group", 1)
-    places = predicted_places(text.ids, False)[:-39]
-    d = Decisions(*(field[d.place <= places[-1]] for field in d))
+    places = contexts.predicted_places(text.ids, False)[:-39]
+    d = contexts.Decisions(*(field[d.place <= places[-1]] for field in d))
     base = base[: len(d.bit)]
     rows, near_to = evidence.layer_rows(vectors, text, d, base, tree), np.arange(N - 1)
     for path, length in zip(tree.node, tree.length, strict=True):  # nodes below one at this depth share F
