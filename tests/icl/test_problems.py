@@ -17,6 +17,7 @@ import pytest
 from drawn import arrays, heads_of, ones_of, random_layers, task
 from reference import descent_step
 
+import icl
 from icl import Streams, Tasks, delta_rule, kalman_filter, linear_attention, one_step_loss, optimal_rate, problems, recurrences
 from icl.attention import transform_batch
 from icl.problems import CausalLayer, CausalModel, Chains, divergence
@@ -213,8 +214,17 @@ def test_the_control_is_a_step_of_descent_on_features(recipe):
         assert float(y[0, n]) == pytest.approx(-q[-1] + (descent_step(np.zeros((1, 39)), X, Y, 0.1) @ q[:-1])[0], rel=1e-10)
 
 
-# Streams: layers and filters that estimate online
+def test_both_problems_of_the_recipe_learn(recipe, monkeypatch):
+    monkeypatch.setattr(recipe, "fresh", lambda problem, stream, size: problem.sample(jax.random.key(stream), 100))
+    settings = icl.Recipe(64, 1e-2, gradient_clip=10, cooling="constant")
+    layers = partial(icl.init_layers, width=2 + recipe.CODES, layers=2, scale=0.01)
+    copying = recipe.Copying(Tasks(dim=2, context=3), softmax=True, clip=10)
+    for problem, init in ((copying, layers), (recipe.Waves(), partial(recipe.init_network, attention=True))):
+        curve = recipe.train("small", problem, init, settings, 10, 1, recipe.fresh(problem, 0, 1)).curve
+        assert curve.loss.iloc[-1] < curve.loss.iloc[0]
 
+
+# Streams: layers and filters that estimate online
 T, D, M = 23, 4, 2
 RNG = np.random.default_rng(0)
 KEYS, VALUES, QUERIES = (RNG.normal(size=(T, n)) for n in (D, M, D))
