@@ -71,19 +71,9 @@ def law() -> Spectrum:
 
 
 @pytest.fixture(scope="module")
-def contexts() -> np.ndarray:
-    """Eigenvalues of other contexts."""
-    return context_eigenvalues(jax.random.key(1), PAPER, 50_000)[0]
-
-
-@pytest.fixture(scope="module")
 def by_depth(law) -> dict[bool, list[rates.Polynomial]]:
     """1 to 5 layers of GD++, recurrent and separate."""
     return {tied: rates.optimal_polynomials(law, PAPER, layers=5, tied=tied) for tied in (True, False)}
-
-
-def loss_of(law: Spectrum, eta: np.ndarray, gamma: np.ndarray, tasks: Tasks) -> float:
-    return float(np.sum(np.asarray(errors_of(law.values, law.weights, eta, gamma, tasks)) ** 2))
 
 
 def test_the_residual_polynomial_is_that_of_gd_plus_plus_and_chebyshev_s_triples_an_angle_in_every_layer():
@@ -106,14 +96,14 @@ def test_the_loss_over_a_law_is_the_simulated_loss():
     eta, gamma, batch = np.array([2.0, 3.0]), np.array([0.1, 0.3]), sample_tasks(jax.random.key(6), ILL, 50_000)
     descended = jax.jit(vmap_tasks(lambda one: gd_plus_plus(one, eta, gamma, steps=2)[-1]))(batch)
     losses = np.sum(np.asarray(descended - batch.y_q) ** 2, axis=0) / 2
-    expected = loss_of(spectral_law(jax.random.key(7), ILL, 50_000), eta, gamma, ILL)
+    law = spectral_law(jax.random.key(7), ILL, 50_000)
+    expected = np.sum(np.asarray(errors_of(law.values, law.weights, eta, gamma, ILL)) ** 2)
     assert within_error(losses, expected, errors=5)  # the error of the law is smaller: weights are integrated out
 
 
-def test_a_law_sums_up_its_contexts():
+def test_a_law_sums_up_its_contexts(law):
     """Means of functions over all eigenvalues, the query's share of them, and zeros where there are fewer pairs than inputs."""
-    values, _ = context_eigenvalues(jax.random.key(3), PAPER, 20_000)
-    law = spectral_law(jax.random.key(3), PAPER, 20_000)
+    values, _ = context_eigenvalues(jax.random.key(0), PAPER, 20_000)
     for f in (lambda v: v, lambda v: v**2, lambda v: 1 / (0.01 + v), lambda v: (1 - 0.6 * v) ** 2):
         expected = PAPER.variance * f(values).sum(axis=1).mean()
         assert law.weights @ f(law.values) == pytest.approx(expected, rel=2e-3)  # cells are 0.5 % wide
@@ -138,7 +128,8 @@ REFERENCES = {  # layers, tied, GD++ -> loss
 }
 
 
-def test_layers_reach_the_reference_losses(law, by_depth, contexts):
+def test_layers_reach_the_reference_losses(law, by_depth):
+    contexts, _ = context_eigenvalues(jax.random.key(1), PAPER, 50_000)  # others
     for (layers, tied, plus_plus), loss in REFERENCES.items():
         found = by_depth[tied][layers - 1]
         if not plus_plus:
@@ -216,12 +207,6 @@ def solutions(moments):
     return closed_form.all_heads_solution(moments), head.tensor, head
 
 
-@pytest.fixture(scope="module")
-def own() -> Sequence:
-    """100,000 sequences of the five tasks."""
-    return sample(FiniteTasks(TASKS, 5), jax.random.key(1), 100_000)
-
-
 def tensor_of(G) -> np.ndarray:
     """The tensor of `ŷ = x_qᵀ G Xᵀ y / N`."""
     H = np.zeros((len(G) + 1, len(G) + 1, len(G)))
@@ -289,8 +274,8 @@ def test_without_the_other_blocks_and_for_all_tasks_losses_and_optimum_are_those
         assert loss_at(best, every(tasks)) == pytest.approx(float(solution_loss(optimal_solution(whole), whole)), rel=1e-12)
 
 
-def test_losses_are_those_of_simulation_on_the_tasks_and_on_fresh_ones(own):
-    fresh = task(8, 3, 4, 1, (100_000,), **LAPLACE, noise=0.5)
+def test_losses_are_those_of_simulation_on_the_tasks_and_on_fresh_ones():
+    own, fresh = sample(FiniteTasks(TASKS, 5), jax.random.key(1), 100_000), task(8, 3, 4, 1, (100_000,), **LAPLACE, noise=0.5)
     for H in (*solutions(few())[:2], 0.1 * np.random.default_rng(2).normal(size=(4, 4, 3))):
         for batch, moments in ((own, few()), (fresh, every())):
             y = np.einsum("abj,Bab,jB->B", np.asarray(H), token_products(batch), np.asarray(batch.x_q), optimize=True)
