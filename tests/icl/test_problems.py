@@ -61,24 +61,6 @@ def sequence(k: int, T: int, seed: int = 0) -> np.ndarray:
     return np.array(x, np.int32)
 
 
-def random_model(length: int, heads: int = 1, symbols: int = 0) -> CausalModel:
-    """Three states, weights of order 1 and biases other than zero; with so many symbols before the sequence."""
-    rng = np.random.default_rng(0)
-    shapes = (3 + symbols, 6), (2, heads, length + symbols), (3, 6)
-    embedding, bias, read_out = (jax.device_put(rng.normal(size=shape)) for shape in shapes)
-    return CausalModel(embedding, CausalLayer(random_layers(1, 6, 2, heads, scale=6 / 4), bias), read_out)
-
-
-def counts_loop(x: np.ndarray, k: int) -> np.ndarray:
-    """n_ij, i = x_t, after each t."""
-    n = np.zeros((len(x), k))
-    for t in range(len(x)):
-        for s in range(t):
-            if x[s] == x[t]:
-                n[t, x[s + 1]] += 1
-    return n
-
-
 def dirichlet(n: np.ndarray, alpha) -> np.ndarray:
     return (n + alpha) / (n + alpha).sum(axis=1, keepdims=True)
 
@@ -104,7 +86,10 @@ def test_posterior_means_are_their_loops_and_two_layers_compute_them():
         for seed in range(3):
             x = sequence(k, T, seed)
             bigram, unigram = found(x)
-            np.testing.assert_allclose(bigram, dirichlet(counts_loop(x, k), alpha), rtol=1e-14)  # one division
+            n = np.zeros((T, k))
+            for t, s in zip(*np.tril_indices(T, -1), strict=True):  # n_ij of i = x_t, after each t
+                n[t, x[s + 1]] += x[s] == x[t]
+            np.testing.assert_allclose(bigram, dirichlet(n, alpha), rtol=1e-14)  # one division
             np.testing.assert_allclose(unigram, dirichlet(np.cumsum(np.eye(k)[x], axis=0), alpha), rtol=1e-14)
             ours = np.asarray(induced(k, T)(x, alpha))
             # float64: scores up to 1000 are differences of equal numbers, or logarithms of α
@@ -148,10 +133,12 @@ def test_the_constructed_heads_look_where_they_should():
 
 def test_causal_attention_is_its_loop_and_no_output_depends_on_a_later_state():
     """The query's own token is the last that it sees."""
-    x = sequence(3, 9)
+    x, rng = sequence(3, 9), np.random.default_rng(0)
     other = np.where(np.arange(9) == 5, (x + 1) % 3, x)
-    for symbols in (0, 1):
-        model = random_model(9, heads=2, symbols=symbols)
+    for symbols in (0, 1):  # before the sequence
+        shapes = (3 + symbols, 6), (2, 2, 9 + symbols), (3, 6)
+        embedding, bias, read_out = (jax.device_put(rng.normal(size=shape)) for shape in shapes)
+        model = CausalModel(embedding, CausalLayer(random_layers(1, 6, 2, 2, scale=6 / 4), bias), read_out)
         E = np.asarray(model.embedding)[[*range(3, 3 + symbols), *x]]
         for n in range(2):
             layer, expected = jax.tree.map(lambda leaf, n=n: np.asarray(leaf)[n], model.layers), E.copy()

@@ -29,13 +29,13 @@ def squares(w, A, y):
     return ((A @ w - y) ** 2).sum()
 
 
+@functools.partial(jax.jit, donate_argnums=0)
 def descend(state, batch):
     loss, gradient = jax.value_and_grad(squares)(state.w, *batch)
     momentum = 0.9 * state.momentum + gradient
     return State(state.w - 0.02 * momentum, momentum), loss
 
 
-descend_compiled = jax.jit(descend, donate_argnums=0)
 A, NOISE = (np.random.default_rng(seed).normal(size=(SIZE, DIMENSION)) for seed in (0, 1))
 Y = A @ np.ones(DIMENSION) + NOISE[:, 0]
 
@@ -44,7 +44,7 @@ def quadratic(**changes) -> dict[str, Any]:
     """Arguments of `train`."""
     arguments = {
         "state": State(jnp.zeros(DIMENSION), jnp.zeros(DIMENSION)),
-        "step": descend_compiled,
+        "step": descend,
         "batch": lambda examples: (A[examples], Y[examples]),
         "evaluate": lambda w: float(squares(w, NOISE, Y)) / SIZE,
         "params": lambda state: state.w,

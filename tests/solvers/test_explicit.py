@@ -33,17 +33,6 @@ TOLERANCE = {np.float64: 1e-12, np.float32: 1e-5}
 device = jax.device_put
 
 
-def counted(K, kind, seed=7, M=600):
-    """Tokens, targets, features and F of contexts in which every token meets every output at every offset."""
-    rng = np.random.default_rng(seed)
-    Y = rng.choice(OUTPUTS, M, p=[0.5, 0.3, 0.2])
-    X = np.stack([(Y * rng.integers(0, 2, M) + rng.integers(0, V, M)) % V for _ in range(K)], axis=1)
-    H = reference.features(X, np.eye(V), kind)
-    F = H.T @ reference.one_hot(Y, OUTPUTS)
-    assert F.min() > 0
-    return X, Y, H, F
-
-
 def positive(M=300, D=6, N=3, dtype=np.float64):
     """Positive features that say something of labels of different frequencies; targets; labels."""
     rng = np.random.default_rng(0)
@@ -73,14 +62,18 @@ def test_the_solution_equals_the_paper_s_formula(K, dtype):
 
 @pytest.mark.parametrize("kind, oracle, K", [("cat", CategoricalNB, 3), ("sum", MultinomialNB, 2)])
 def test_predictions_are_scikit_learn_s_naive_bayes(K, kind, oracle):
-    X, Y, H, F = counted(K, kind)
-    U = explicit_solution(device(F), K)
-    inputs = X if kind == "cat" else H
-    more = {"min_categories": V} if kind == "cat" else {}
+    """Of contexts in which every token meets every output at every offset."""
+    rng = np.random.default_rng(7)
+    Y = rng.choice(OUTPUTS, 600, p=[0.5, 0.3, 0.2])
+    X = np.stack([(Y * rng.integers(0, 2, 600) + rng.integers(0, V, 600)) % V for _ in range(K)], axis=1)
+    H = reference.features(X, np.eye(V), kind)
+    F = H.T @ reference.one_hot(Y, OUTPUTS)
+    inputs, more = (X, {"min_categories": V}) if kind == "cat" else (H, {})
     expected = oracle(alpha=0, force_alpha=True, **more).fit(inputs, Y).predict_log_proba(inputs)
     # 1e-9, the size of what scikit-learn's own order of sums could add over 600 positions, and far below any other model
-    np.testing.assert_allclose(log_predictions(H, U), expected, rtol=0, atol=1e-9)
-    assert priming_number(device(H)).item() == K
+    found = log_predictions(H, explicit_solution(device(F), K))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+    assert F.min() > 0 and priming_number(device(H)).item() == K
 
 
 # M = 30 products of numbers in [0, 1] are added: rounding stays below 30 eps of the sum.

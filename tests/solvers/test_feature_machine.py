@@ -137,12 +137,6 @@ def test_landmarks_are_the_least_squares_of_their_kernels(kernel):
 
 # Estimators of scikit-learn
 
-ESTIMATORS = [
-    FeatureMachineRegressor(solves=2),
-    FeatureMachineClassifier(solves=2),
-    ExplicitClassifier(),
-]
-
 
 @pytest.fixture
 def of_users():
@@ -153,7 +147,7 @@ def of_users():
 
 @pytest.mark.usefixtures("of_users")
 @pytest.mark.slow
-@parametrize_with_checks(ESTIMATORS)
+@parametrize_with_checks([FeatureMachineRegressor(solves=2), FeatureMachineClassifier(solves=2), ExplicitClassifier()])
 def test_an_estimator_passes_the_checks_of_scikit_learn(estimator, check):
     check(estimator)
 
