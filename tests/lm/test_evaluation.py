@@ -34,13 +34,11 @@ from jexplicit.lm.evaluation import (
     spelling,
     unknown_share,
 )
-from jexplicit.lm.fit import fit_model
 from jexplicit.lm.generation import generate, next_token, restrict
 from jexplicit.lm.layers import explicit_language_model, target_counts
 from jexplicit.lm.model import Past, histories, read_text, token_model
 from jexplicit.lm.names import Features
 from jexplicit.lm.ngram import unigram_model
-from jexplicit.lm.training_text import Options, TrainingText
 from launch.lm.run import fit_scaling, log_mean_cooccurrences
 
 N = 9
@@ -170,31 +168,22 @@ PAIRS = [
 PAIRS += [MinimalPair("the cat", "the cat", "p")]  # a tie
 
 
-@pytest.mark.parametrize("history", ["", pytest.param("all", marks=pytest.mark.slow)])
-def test_preferences_are_those_of_a_slow_loop_and_no_sentence_sees_another(history):
-    """Also with a model of the past, which does see the documents before where a text is scored as one."""
+def test_preferences_are_those_of_a_slow_loop_and_no_sentence_sees_another():
     tokenizer = train_tokenizer(SENTENCES, kind="word")
     stream, size = encode_documents(tokenizer, SENTENCES), tokenizer.vocab_size
-    pairs = PAIRS[-3:] if history else PAIRS
-    if history:
-        text = TrainingText(stream, size, tokenizer=tokenizer)
-        model: Any = fit_model("context-mixing", text, Options(history=history)).model
-    else:
-        model = explicit_language_model(count(stream, radius=2, vocab_size=size), features="cat", radius=2)
+    model = explicit_language_model(count(stream, radius=2, vocab_size=size), features="cat", radius=2)
 
     def slow(sentence: str) -> float:
         ids = tokenizer.encode(sentence)
         return sum(float(next_token(model, ids[:n])[ids[n]]) for n in range(len(ids)))
 
-    expected, whole = [slow(pair.good) - slow(pair.bad) for pair in pairs], preferences(model, tokenizer, pairs)
+    expected, whole = [slow(pair.good) - slow(pair.bad) for pair in PAIRS], preferences(model, tokenizer, PAIRS)
     np.testing.assert_allclose(whole, expected, atol=1e-4)  # sums of some ten float32 log-probabilities
     right = np.mean([1.0 if d > 1e-4 else 0.5 if d > -1e-4 else 0.0 for d in expected])
-    assert judgement(whole) == (pytest.approx(right), pytest.approx(np.mean(np.abs(expected) < 1e-4)), len(pairs))
+    assert judgement(whole) == (pytest.approx(right), pytest.approx(np.mean(np.abs(expected) < 1e-4)), len(PAIRS))
     alone = [float(score(model, encode_documents(tokenizer, [document])).sum()) for document in SENTENCES[:5]]
-    np.testing.assert_allclose(score_documents(model, tokenizer, SENTENCES[:5], separate=True), alone, atol=1e-5)
-    together = score_documents(model, tokenizer, SENTENCES[:5])
-    assert together.sum() == pytest.approx(score(model, encode_documents(tokenizer, SENTENCES[:5])).sum(), rel=1e-6)
-    assert np.allclose(together, alone, atol=1e-5) == (not history)
+    for separate in (True, False):  # of a model that does not see the documents before
+        np.testing.assert_allclose(score_documents(model, tokenizer, SENTENCES[:5], separate=separate), alone, atol=1e-5)
 
 
 def test_attribution_equals_the_loop_over_context_tokens_and_is_summed_by_token():
