@@ -25,6 +25,7 @@ from jexplicit.solvers.sweeps import (
     iterative_scaling_sweeps,
     split_examples,
     streamed_logits,
+    tempered,
 )
 
 M, D, N = 300, 6, 3
@@ -177,4 +178,7 @@ def test_a_streamed_sweep_is_the_formula_and_sweeps_go_on_from_where_they_start_
     U = U + 2 * np.linalg.solve(C + 2 * penalty * np.eye(len(C)), centred.T @ R / len(X) - penalty * U)
     fourth = gram_softmax_sweeps(*given, first, sweeps=1)
     np.testing.assert_allclose(fourth.U, U, rtol=0, atol=1e-12)
+    cooler, ridge = tempered(first, 0.3, 0.05)  # whose logits are divided, and whose ridge weighs the same
+    np.testing.assert_allclose(streamed_logits(cooler, X, IDENTITY), (centred @ np.asarray(first.U) + b) / 0.3, atol=1e-12)
+    assert ridge * np.sum(np.square(cooler.U)) == pytest.approx(0.05 * np.sum(np.square(first.U)))
     np.testing.assert_allclose(fourth.intercept, b + 2 * R.mean(axis=0) - X.mean(axis=0) @ U, rtol=0, atol=1e-12)
