@@ -377,10 +377,7 @@ def refusals() -> list[tuple[str, Callable[[], Any]]]:
         ("batches of 9 out of 8", lambda: blur.minibatches(0, 8, steps=1, batch_size=9)),
         *(("ascending numbers from 0 to 6", functools.partial(CURVE, at=at)) for at in ((), (1, 0), (0, 7))),
         ("no learning rates", lambda: blur.descent_curves("sgd", (), (5,), DATA, DATA, normalised=False, steps=1)),
-        (
-            "8 queries and batches of 6",
-            lambda: blur.meta_train(GENOMES, RULES, META, (blur.Stage(2, 4),), TEN, TEN),
-        ),
+        ("8 queries and batches of 6", lambda: blur.meta_train(GENOMES, RULES, META, (blur.Stage(2, 4),), TEN, TEN)),
         (r"stages \[\(0, 4\)\]", lambda: blur.meta_train(GENOMES, RULES, META, (blur.Stage(0, 4),), DATA, DATA)),
         ("neither a file nor one of boolean, digits", lambda: blur.learner("nothing")),
         ("28 x 28 to a side of 30", lambda: resize_images(np.ones((1, 28, 28)), 30)),
