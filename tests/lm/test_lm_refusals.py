@@ -79,6 +79,7 @@ CASES: list[tuple[Callable[[Any], Any], str]] = [
     (generated(banned=(1, N)), NOT_THIS_TOKEN),
     (generated(banned=tuple(range(N))), "every token is banned"),
     # explicit solutions, and rows of contexts
+    (lambda g: explicit_language_model(g.counts, features="cat", radius=0), "radius 0 with counts of offsets 1..3"),
     (lambda g: offset_rows(g.counts, features="cat", radius=4), "radius 4 with counts of offsets 1..3"),
     (lambda g: explicit_language_model(g.counts, features=cast(Any, "mean")), "features 'mean': choose sum .* or cat"),
     (lambda g: offset_rows(g.counts, features="cat", smoothing=cast(Any, "noise")), "smoothing 'noise': choose .* kneser-ney "),
