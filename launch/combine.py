@@ -70,14 +70,12 @@ def run(config: Config) -> dict[str, Any]:
 
 def combined(counts: Any, other: Any, dev: np.ndarray, test: np.ndarray) -> Iterator[Row]:
     """Losses of both models, of refitted counts, and of the combination."""
-    import jax.numpy as jnp
-
     from jexplicit.lm.evaluation import combine, document_losses, loss_fields, paired_difference
-    from jexplicit.lm.model import token_model
+    from jexplicit.lm.model import LanguageModel
+    from jexplicit.lm.ngram import BackOffChain
     from jexplicit.runs.progress import stage
 
-    N = counts.vocab_size
-    uniform = token_model([jnp.zeros((N, N))], "cat", counts.eos)
+    uniform = LanguageModel(BackOffChain(np.zeros(counts.vocab_size, np.float32)), "none", counts.eos)
     with stage("fitting weights"):
         both, refitted = combine(counts, other, dev), combine(counts, uniform, dev)
     losses = {}

@@ -97,8 +97,8 @@ def explain_alternatives(model: "TextModel", text: "EncodedText") -> dict[str, A
     """
     from jexplicit.lm.attribution import check_explainable, explain
     from jexplicit.lm.evaluation import log_distributions
-    from jexplicit.lm.files import model_name
     from jexplicit.lm.model import LanguageModel
+    from jexplicit.lm.text_model import model_name
 
     lm, M = model.model, len(text.Y)
     if M > _most_tokens:

@@ -1,7 +1,6 @@
 """Tokenizers (SentencePiece, Kudo & Richardson 2018), and streams of ids.
 
-Ids 0 and 1 are `<pad>` and `<unk>`. Subwords and characters lose no known character; the amount of white space between words is
-lost. Other SentencePiece models are renumbered, and each character that they drop or do not know is `<unk>`.
+Ids 0 and 1 are `<pad>` and `<unk>`. Other SentencePiece models are renumbered, and characters that they lose are `<unk>`.
 """
 
 import hashlib
@@ -9,8 +8,8 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain, islice
 from typing import Any, ClassVar, NamedTuple
 
@@ -51,7 +50,7 @@ _TRAINING_OPTIONS = {
     "pad_id": PAD, "unk_id": UNK_ID, "bos_id": -1, "eos_id": -1, "num_threads": 2, "minloglevel": 2,
 }  # fmt: skip
 _TRAINING_CHUNK = 1000  # characters, at most 4000 bytes: sentencepiece skips sentences of over 4192 bytes
-_ENCODING_BATCH = 512  # documents
+ENCODING_BATCH = 512  # documents
 
 
 @dataclass(frozen=True)
@@ -73,31 +72,28 @@ class Tokenizer:
 
     model: bytes
     kind: str
+    vocab_size: int = field(init=False, compare=False)  # with `<pad>` and `<unk>`
+    _codec: "_Codec" = field(init=False, compare=False)
+
+    def __post_init__(self):
+        if self.kind == "words":
+            codec = _read_words(self.model)
+        else:
+            processor = sentencepiece.SentencePieceProcessor()
+            try:
+                processor.LoadFromSerializedProto(self.model)
+            except RuntimeError as error:
+                raise ValueError("no SentencePiece model: the bytes cannot be parsed, or have no piece") from error
+            codec = _read_sentencepiece(processor) if self.kind == "sentencepiece" else _read_own(processor, self.kind)
+        self.__dict__.update(vocab_size=len(codec.pieces), _codec=codec)
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.kind}, {self.vocab_size} tokens)"
 
-    def __post_init__(self):
-        _ = self._codec  # a damaged model is refused now
-
     def __reduce__(self):
         return Tokenizer, (self.model, self.kind)  # a copy makes a codec of its own
 
-    @cached_property
-    def _codec(self) -> "_Codec":
-        if self.kind == "sentencepiece":
-            return _read_sentencepiece(self.model)
-        return _read_words(self.model) if self.kind == "words" else _read_own(self.model, self.kind)
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids, including `<pad>` and `<unk>`."""
-        return len(self._codec.pieces)
-
-    @property
-    def of_words(self) -> bool:
-        """Whether an `<unk>` is a word, not a character."""
-        return self._codec.unit is not _CHARACTER
+    of_words = property(lambda self: self._codec.unit is not _CHARACTER, doc="Whether an `<unk>` is a word, not a character.")
 
     @property
     def sha256(self) -> str:
@@ -110,7 +106,7 @@ class Tokenizer:
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Token ids of every text, see `encode`."""
-        _check_documents(texts)
+        _check_documents(texts := texts if isinstance(texts, str) or not isinstance(texts, Iterable) else [*texts])
         return self._codec.encode(texts)
 
     def decode(self, ids: Sequence | np.ndarray) -> str:
@@ -249,23 +245,16 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[str], *, progress
     >>> encode_documents(tokenizer, ["ab", "", "b"])
     array([0, 2, 3, 0, 3, 0], dtype=uint8)
     """
-    parts, done = [np.array([PAD], np.min_scalar_type(tokenizer.vocab_size - 1))], 0
-    for tokens, n in encode_batches(tokenizer, documents):
-        parts.append(tokens)
-        done += n
+    _check_documents(documents)
+    pad = np.array([PAD], np.min_scalar_type(tokenizer.vocab_size - 1))
+    stream, rest, done = [pad], iter(documents), 0
+    while batch := list(islice(rest, ENCODING_BATCH)):
+        parts = [part for ids in tokenizer.encode_all(batch) if len(ids) for part in (ids, pad)]
+        stream.append(np.concatenate([pad, *parts])[1:].astype(pad.dtype))
+        done += len(batch)
         if progress is not None:
             progress(done, len(documents))
-    return np.concatenate(parts)
-
-
-def encode_batches(tokenizer: Tokenizer, documents: Iterable[str]) -> Iterator[tuple[np.ndarray, int]]:
-    """Tokens of some hundred documents at a time, with their number."""
-    _check_documents(documents)
-    dtype, rest = np.min_scalar_type(tokenizer.vocab_size - 1), iter(documents)
-    pad = np.array([PAD], np.int32)
-    while batch := list(islice(rest, _ENCODING_BATCH)):
-        parts = [part for ids in tokenizer.encode_all(batch) if len(ids) for part in (ids, pad)]
-        yield np.concatenate([pad[:0], *parts]).astype(dtype), len(batch)
+    return np.concatenate(stream)
 
 
 def _check_documents(documents: Iterable[str]) -> None:
@@ -288,19 +277,8 @@ class _Codec(NamedTuple):
     unit: re.Pattern
 
 
-def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
-    """The processor of a model."""
-    processor = sentencepiece.SentencePieceProcessor()
-    try:
-        processor.LoadFromSerializedProto(model)
-    except RuntimeError as error:
-        raise ValueError("no SentencePiece model: the bytes cannot be parsed, or have no piece") from error
-    return processor
-
-
-def _read_own(model: bytes, kind: str) -> _Codec:
+def _read_own(processor: sentencepiece.SentencePieceProcessor, kind: str) -> _Codec:
     """A model of `train_tokenizer`, whose lines are encoded one by one."""
-    processor = _processor(model)
     pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
     if kind not in KINDS or pieces[:2] != ["<pad>", "<unk>"]:
         raise ValueError(f"damaged or foreign model of kind {kind!r}: use a model of train_tokenizer")
@@ -344,9 +322,8 @@ def _foreign(pieces: list[str], pad: int, unk: int, encode: Any, decode: Any, un
     return _Codec(["<pad>", "<unk>", *(pieces[i] for i in names[2:])], of_texts, text_of, unit)
 
 
-def _read_sentencepiece(model: bytes) -> _Codec:
+def _read_sentencepiece(processor: sentencepiece.SentencePieceProcessor) -> _Codec:
     """Any SentencePiece model, with its own normalisation."""
-    processor = _processor(model)
     pieces, unk = [processor.id_to_piece(i) for i in range(processor.get_piece_size())], processor.unk_id()
     own = {piece for i, piece in enumerate(pieces) if not (processor.is_control(i) or processor.is_unknown(i))}
     of_words = all(_SPACE_MARK in (piece[:1], piece[-1:]) for piece in own)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from jexplicit.lm.layers import noisy_rows as noisy_rows
     from jexplicit.lm.layers import offset_rows as offset_rows
     from jexplicit.lm.model import logits as logits
-    from jexplicit.lm.model import network_model as network_model
     from jexplicit.lm.training_text import Options as Options
     from jexplicit.lm.training_text import TrainingText as TrainingText
     from jexplicit.lm.training_text import Watch as Watch
@@ -28,7 +27,7 @@ _names = {
     "generation": "generate_text next_token",
     "layers": "explicit_language_model fit_exponents kneser_ney log_linear_model "
     "noise_model noisy_counts noisy_rows offset_rows",
-    "model": "logits network_model",
+    "model": "logits",
     "training_text": "Options TrainingText Watch",
 }
 __getattr__, __dir__ = lazy_names(__name__, _names)

@@ -1,9 +1,4 @@
-"""Exact reasons of predictions: logits and log-odds are sums.
-
-    log-odds = w.x + sum_g D_g.clip(U_g' x) = sum_f x_f (w_f + sum_gk D_gk c_gk U_gkf),     c = clip(U'x) / U'x
-
-A decision's log p less that of even odds is divided in the same proportions, as by integrated gradients.
-"""
+"""Exact reasons of predictions: logits and log-odds are sums."""
 
 from typing import NamedTuple
 
@@ -14,8 +9,8 @@ from jaxtyping import Array, Float, Integer
 
 from jexplicit.data.tokenizers import PAD
 from jexplicit.lm.counted.contexts import Context, Decisions, decisions, predicted_places
-from jexplicit.lm.counted.evidence import CLIP, KINDS, NO_BLOCKS, Gate, log_likelihoods, read_gate, weigh
-from jexplicit.lm.counted.model import Ahead, CountedModel, CountedState, begin, complete, expect, look_ahead
+from jexplicit.lm.counted.evidence import CLIP, KINDS, Gate, log_likelihoods, read_gate, weigh
+from jexplicit.lm.counted.model import Ahead, CountedModel, CountedState, begin, expect, look_ahead
 from jexplicit.lm.evaluation import AnyModel, Combination, check_positions, states_at
 from jexplicit.lm.model import HISTORY, LanguageModel, NetworkRows, Past, SequenceRows
 from jexplicit.runs.devices import full_precision, map_rows
@@ -29,7 +24,7 @@ class Account(NamedTuple):
     log_odds: Float[np.ndarray, " B"]
 
     def by_token(self, n: int) -> list[np.ndarray]:
-        """Log-odds and nats [n, E] of n coming tokens, and log p."""
+        """Log-odds of n coming tokens, their nats from even odds on, and log p."""
         d, signs, found = self.decisions, 2.0 * self.decisions.bit - 1, []
         near = np.abs(self.log_odds) < 1e-6
         a = np.where(near, 1.0, self.log_odds)
@@ -54,23 +49,25 @@ def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray
     new = decisions(ids, model.tree, predicted_places(ids, model.eos, len(state.tokens)))
     if not len(new.bit):
         return Account(new, np.zeros((0, len(model.names) + 2)), np.zeros(0))
-    ahead, n = look_ahead(model, state, ids, new, learn=True), len(new.bit)
-    entries, log_odds = divide(model, state.gates, ahead, complete(model, state, ahead.d))
-    place = ahead.d.place[-n:] - len(state.tokens)
-    return Account(new._replace(place=place), entries[-n:], log_odds[-n:])
+    entries, log_odds = divide(model, state.gates, look_ahead(model, state, ids, new, learn=True))
+    n = len(new.bit)
+    return Account(new._replace(place=new.place - len(state.tokens)), entries[-n:], log_odds[-n:])
 
 
 def account_of_candidates(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " A"]) -> Account:
     """The same of several candidates for the next token, which stand as places."""
-    entries, log_odds = (part[1 - model.vocab_size :] for part in divide(model, state.gates, expect(model, state), NO_BLOCKS))
+    entries, log_odds = (part[1 - model.vocab_size :] for part in divide(model, state.gates, expect(model, state)))
     place, depth = np.nonzero(model.tree.within[tokens])
     node, bit = (of_path[tokens[place], depth] for of_path in (model.tree.node, model.tree.bit))
     return Account(Decisions(place, np.zeros_like(place), node, bit), entries[node], log_odds[node])
 
 
-def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead, learn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """[B, E] log-odds ahead divided among entries, and their sums; gates learn."""
-    F = KINDS * len(model.parts)
+def divide(model: CountedModel, gates: tuple[Gate, ...], ahead: Ahead) -> tuple[np.ndarray, np.ndarray]:
+    """[B, E] log-odds ahead divided among entries, and their sums; gates learn.
+
+    log-odds = w.x + sum_g D_g.clip(U_g' x) = sum_f x_f (w_f + sum_gk D_gk c_gk U_gkf),     c = clip(U'x) / U'x
+    """
+    F, learn = KINDS * len(model.parts), ahead.blocks
     X, w = ahead.X.astype(np.float64), np.tile(model.weights.astype(np.float64), (len(ahead.d.bit), 1))
     a, done = np.zeros(len(w), np.float32), 0
     blocks = np.split(np.arange(len(a)), np.append(np.flatnonzero(np.diff(learn)) + 1, len(learn)))
@@ -146,7 +143,6 @@ def explain(
 
 def _of_counted(model: CountedModel, Y: np.ndarray, past: Past) -> Attribution:
     """The same of the contexts of a counted model; even odds stand last."""
-    model = model if past.starts is None else model.within_documents()
     names, tokens = (*model.names, "bias", "clipped", "even odds"), [_furthest_back(part.context) for part in model.parts]
     if Y.ndim == 1:
         documents = np.flatnonzero(past.stream[:-1] == PAD)[1:]

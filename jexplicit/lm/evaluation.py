@@ -1,6 +1,5 @@
 """Any language model on a text: read with a state, scored, evaluated, combined."""
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,12 +10,12 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Float32, Int, Integer
 from scipy.sparse import coo_array, csr_array
 
-from jexplicit.counts import Counts, SparseCounts, count_sparse
+from jexplicit.counts import count_sparse
 from jexplicit.data.streams import Stream, check_stream, check_token_ids, distinct_contexts
 from jexplicit.data.text import MinimalPair, TextSizes
 from jexplicit.data.tokenizers import PAD, UNK_ID, Progress, Tokenizer, encode_documents
 from jexplicit.lm.counted import model as counted
-from jexplicit.lm.counted.contexts import decisions, predicted_places
+from jexplicit.lm.counted.contexts import Decisions, decisions, predicted_places
 from jexplicit.lm.counted.evidence import MOST, log_likelihoods, newton
 from jexplicit.lm.counted.model import CountedModel, CountedState, begin, read_decisions
 from jexplicit.lm.model import (
@@ -33,7 +32,7 @@ from jexplicit.lm.model import (
 )
 from jexplicit.runs.devices import check_threads
 
-_read_at_once, _scored_at_once = 1 << 24, 1 << 16  # tokens
+_scored_at_once = 1 << 16  # tokens
 _largest_exponent = 700.0  # of a double
 _tie = 1e-4  # nats: log-probabilities are float32, and sums of the same numbers in another order differ by some 1e-5
 _deepest, _ridge = 12, 20.0  # depths with weights of their own in a combination, and their ridge to those of all decisions
@@ -53,10 +52,14 @@ class Combination(NamedTuple):
     history = property(lambda self: self.model.history)
     names = property(lambda self: (*self.model.names, "other model"))
     nbytes = property(lambda self: self.model.nbytes + self.other.nbytes + self.weights.nbytes)
-    scalars = property(lambda self: self.model.scalars + self.weights.size)
 
     def __repr__(self) -> str:
         return f"Combination({self.model!r}, {self.other!r})"
+
+    def mix(self, a: np.ndarray, stream: np.ndarray, d: Decisions) -> Float32[np.ndarray, " B"]:
+        """The log-odds of decisions in a stream, given the counted model's."""
+        X = _inputs(self.model, self.other, a, stream, d)
+        return np.einsum("bf,bf->b", X, self.weights[np.minimum(self.model.tree.depths[d.node], _deepest)])
 
 
 class CombinationState(NamedTuple):
@@ -102,15 +105,13 @@ def read(
         ([0.25, 0.25], [0, 1, 2])
     """
     known, new = _check_state(model, state), check_ids(model, tokens).reshape(-1).astype(np.int32)
-    if isinstance(known, CountedState):
-        one = model.model if isinstance(model, Combination) else model
-        d, a, after = read_decisions(one, known, new, progress)
-        if isinstance(model, Combination):
-            stream = np.concatenate([state.tokens, new])
-            z = _other_log_odds(one, model.other, stream, d.place + len(state.tokens), d.node)
-            a, after = _mix(model, a, z, d.node), CombinationState(after, stream)
-        return np.bincount(d.place, log_likelihoods(d.bit, a), len(new)).astype(float), after
     stream = np.concatenate([state.tokens, new])
+    if isinstance(known, CountedState):
+        d, a, after = read_decisions(getattr(model, "model", model), known, new, progress)
+        if isinstance(model, Combination):
+            a = model.mix(a, stream, d._replace(place=d.place + len(state.tokens)))
+            after = CombinationState(after, stream)
+        return np.bincount(d.place, log_likelihoods(d.bit, a), len(new)).astype(float), after
     places = predicted_places(stream, model.eos, len(state.tokens))
     log_p, past = np.zeros(len(new), np.float32), Past(stream, places)
     if len(places):
@@ -127,18 +128,16 @@ def predict(model: AnyModel, state: AnyState) -> Float[np.ndarray, " N"]:
 def expect(model: AnyModel, state: AnyState) -> tuple[Float[np.ndarray, " N"], Callable[[int], Any]]:
     """The result of `predict`, and the next state as a function of the token."""
     own, stream = _check_state(model, state), np.append(state.tokens, np.int32(PAD))  # the next token is not looked at
-    place = len(stream) - 1
+    last, read_on = np.array([len(stream) - 1]), lambda token: read(model, state, [token])[1]
     if not isinstance(own, CountedState):
-        X = contexts_at(stream, np.array([place]), model.radius)
-        row = log_distributions(model, X, past=Past(stream, np.array([place])))[0]
-        return row, lambda token: read(model, state, [token])[1]
-    one = model.model if isinstance(model, Combination) else model
-    ahead, nodes = counted.expect(one, own), np.arange(one.vocab_size - 1)
-    a = ahead.log_odds[len(ahead.log_odds) - len(nodes) :]
+        X = contexts_at(stream, last, model.radius)
+        return log_distributions(model, X, past=Past(stream, last))[0], read_on
+    one = getattr(model, "model", model)
+    ahead = counted.expect(one, own)
+    a = ahead.log_odds[1 - one.vocab_size :]
     if isinstance(model, CountedModel):
         return one.tree.log_probabilities(a), lambda token: counted.accept(one, own, ahead, token)
-    a = _mix(model, a, _other_log_odds(one, model.other, stream, np.full(len(nodes), place), nodes), nodes)
-    return one.tree.log_probabilities(a), lambda token: read(model, state, [token])[1]
+    return one.tree.log_probabilities(model.mix(a, stream, counted.all_nodes(one, last))), read_on
 
 
 def states_at(model: AnyModel, stream: Integer[np.ndarray, " L"], places: Int[np.ndarray, " P"]) -> Iterator[Any]:
@@ -151,16 +150,12 @@ def states_at(model: AnyModel, stream: Integer[np.ndarray, " L"], places: Int[np
 
 def _check_state(model: AnyModel, state: Any) -> State | CountedState:
     """The state, or its counted part; that of another model is refused."""
-    start: Any = init(model)
-    if isinstance(start, State):
-        if not isinstance(state, State):
-            raise ValueError("a state of a counted model: read the text with this model")
-        return state
-    if type(state) is type(start):
-        own, first = (s.own if isinstance(s, CombinationState) else s for s in (state, start))
-        if (len(own.base), own.model) == (len(first.base), first.model):
-            return own
-    raise ValueError("a state that is not of this model: read the text with it")
+    start = init(model)
+    own, first = (s.own if isinstance(s, CombinationState) else s for s in (state, start))
+    same = type(state) is type(start)
+    if not same or isinstance(first, CountedState) and (len(own.base), own.model) != (len(first.base), first.model):
+        raise ValueError("a state that is not of this model: read the text with it")
+    return own
 
 
 # Whole texts
@@ -180,7 +175,6 @@ def evaluate(
     model: AnyModel,
     stream: Stream,
     *,
-    counts: Counts | SparseCounts | None = None,
     sample: int | None = None,
     seed: int = 0,
     mesh: Mesh | None = None,
@@ -192,13 +186,12 @@ def evaluate(
 
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`.
-        counts: the stream's counts, if known; used at K = 1.
         sample: how many positions to draw without replacement; default, all of them. Of a model that counts as it reads, they
             are the first ones.
         progress: called with (contexts done, contexts in all), or positions.
 
     Raises:
-        ValueError: no position to predict, an unknown token id, counts of another text, a sample below 1, or a loss of NaN.
+        ValueError: no position to predict, an unknown token id, a sample below 1, or a loss of NaN.
         RuntimeError: a process that was forked after JAX had started; a counted model reads there unless it is adaptive.
 
     Example:
@@ -229,8 +222,18 @@ def evaluate(
         nll, positions = -log_p.sum(), len(log_p)
     else:
         check_threads()
-        X, Y, times, past = _positions_of(model, stream, counts, sample, seed)
-        n, kind, positions = 1 if times is None else times, model.rows, len(Y) if times is None else int(times.sum())
+        kind, past, times = model.rows, None, None
+        if model.history:
+            text = read_text(np.asarray(stream[:]), model.radius, eos=model.eos)
+            m = draw_sample(len(text.Y), sample, seed)
+            X, Y, past = text.X[m], text.Y[m], text.past.take(m)
+        elif model.radius == 1 and isinstance(kind, TableRows):
+            C: Any = coo_array(count_sparse(stream, radius=1, vocab_size=model.vocab_size)[0])
+            wanted = np.flatnonzero(model.eos | (C.col != PAD))
+            X, Y, times = C.row[wanted, None], C.col[wanted], C.data[wanted]
+        else:
+            X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
+        n, positions = 1 if times is None else times, len(Y) if times is None else int(times.sum())
         if positions and isinstance(kind, TableRows) and not kind.normalised:
             distinct, often = distinct_contexts(X, times, ordered=model.ordered)
             log_Z = kind.log_partition(distinct, mesh=mesh, progress=progress).astype(np.float64)
@@ -265,15 +268,17 @@ def score(
     """
     check_stream(stream)
     check_ids(model, stream)
-    if isinstance(model, Combination) and separate:
-        pads = np.flatnonzero(stream == PAD)
-        return np.concatenate([score(model, stream[a : b + 1]) for a, b in itertools.pairwise(pads)])
-    if isinstance(model, Counted):
-        model = model.within_documents() if separate and isinstance(model, CountedModel) else model
-        return read(model, init(model), stream[1:], progress=progress)[0][predicted_places(stream, model.eos) - 1]
+    if isinstance(model, CountedModel):
+        model = model.within_documents() if separate else model
+        d, a, _ = read_decisions(model, begin(model), stream[1:], progress)
+        log_p = np.bincount(d.place, log_likelihoods(d.bit, a), len(stream) - 1).astype(float)
+        return log_p[predicted_places(stream, model.eos) - 1]
+    if isinstance(model, Combination):
+        documents = np.split(stream[1:], np.flatnonzero(stream[1:-1] == PAD) + 1) if separate else [stream[1:]]
+        log_p = np.concatenate([read(model, init(model), text, progress=progress)[0] for text in documents])
+        return log_p[predicted_places(stream, model.eos) - 1]
     text = read_text(stream, model.radius, eos=model.eos)
-    past = text.past.within_documents() if separate else text.past
-    return log_probabilities(model, text.X, text.Y, past=past, mesh=mesh, progress=progress)
+    return log_probabilities(model, text.X, text.Y, past=text.past, mesh=mesh, progress=progress)
 
 
 def log_probabilities(
@@ -310,7 +315,6 @@ def log_distributions(
     if isinstance(model, Counted):
         if past is None:
             raise ValueError("a counted model reads the text before: say where the positions stand (past)")
-        model = model.within_documents() if isinstance(model, CountedModel) and past.starts is not None else model
         if not len(past.places):
             return np.zeros((0, model.vocab_size))
         if isinstance(model, CountedModel) and model.history == "none":
@@ -345,30 +349,6 @@ def check_ids(model: AnyModel, ids: Any) -> np.ndarray:
         raise ValueError(f"token ids of {ids.dtype}: pass integers (of a text: TextModel, generate_text)")
     check_token_ids(ids, model.vocab_size, f"and a model of {model.vocab_size}: use the model's own tokenizer")
     return ids
-
-
-def _positions_of(
-    model: LanguageModel, stream: Stream, counts: Counts | SparseCounts | None, sample: int | None, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, Past | None]:
-    """Contexts, targets, their frequencies (None for once) and places of a text."""
-    if model.history:
-        text = read_text(np.asarray(stream[:]), model.radius, eos=model.eos)
-        m = draw_sample(len(text.Y), sample, seed)
-        return text.X[m], text.Y[m], None, text.past.take(m)
-    if model.radius == 1 and isinstance(model.rows, TableRows):
-        N = model.vocab_size
-        C: Any = coo_array((counts or count_sparse(stream, radius=1, vocab_size=N))[0])
-        if counts:
-            f = sum((np.bincount(block, minlength=N) for block in _blocks(stream, 1)), np.zeros(N, np.int64))
-            if C.shape != (N, N) or not np.array_equal(f, C.sum(axis=0)):
-                raise ValueError(
-                    f"counts of {C.sum(dtype=np.int64)} positions and vocabulary {C.shape[0]} for a stream of "
-                    f"{len(stream) - 1} positions and a model of {N} tokens: pass the counts of this stream, or none"
-                )
-        wanted = np.flatnonzero(model.eos | (C.col != PAD))
-        return C.row[wanted, None], C.col[wanted], C.data[wanted], None
-    X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
-    return X, Y, None, None
 
 
 def _log_p(model: LanguageModel, x: Integer[Array, " K"]) -> Float[Array, " N"]:
@@ -414,7 +394,7 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
     d, a, _ = read_decisions(model, begin(model), stream[1:])
     if not len(a):
         raise ValueError("no token in the text that weights are fitted on: give some text")
-    X = _inputs(a, _other_log_odds(model, other, stream, d.place + 1, d.node))
+    X = _inputs(model, other, a, stream, d._replace(place=d.place + 1))
     depth = np.minimum(model.tree.depths[d.node], _deepest)
     shared = newton(X, d.bit, np.array([1.0, 0.0, 0.0]), 1.0)
     weights = np.tile(shared, (_deepest + 1, 1))
@@ -423,12 +403,12 @@ def combine(model: CountedModel, other: Any, stream: Integer[np.ndarray, " L"]) 
     return Combination(model, other, weights.astype(np.float32))
 
 
-def _other_log_odds(
-    model: CountedModel, other: AnyModel, stream: np.ndarray, place: np.ndarray, node: np.ndarray
-) -> Float[np.ndarray, " B"]:
-    """Another model's log-odds of decisions: its mass right and left of nodes."""
-    places, row = np.unique(place, return_inverse=True)
-    tree, N, found, size = model.tree, model.vocab_size, np.zeros(len(place)), max(1, _cells // model.vocab_size)
+def _inputs(
+    model: CountedModel, other: AnyModel, a: np.ndarray, stream: np.ndarray, d: Decisions
+) -> Float32[np.ndarray, "B 3"]:
+    """The log-odds of both models, the other's from its mass beside nodes, and 1."""
+    places, row = np.unique(d.place, return_inverse=True)
+    tree, N, found, size = model.tree, model.vocab_size, np.zeros(len(a)), max(1, _cells // model.vocab_size)
     token, depth = np.nonzero(tree.within)
     side = 2 * tree.node[token, depth] + tree.bit[token, depth]
     sides = csr_array((np.ones(len(token)), (token, side)), shape=(N, 2 * N))
@@ -436,18 +416,9 @@ def _other_log_odds(
         some, past = (row >= first) & (row < first + size), Past(stream, places[first : first + size])
         log_p = log_distributions(other, contexts_at(stream, past.places, other.radius), past=past)
         mass = np.maximum(np.exp(log_p.astype(np.float64)) @ sides, 1e-15).reshape(len(log_p), N, 2)
-        left, right = mass[row[some] - first, node[some]].T
+        left, right = mass[row[some] - first, d.node[some]].T
         found[some] = np.clip(np.log(right) - np.log(left), -MOST, MOST)
-    return found
-
-
-def _inputs(a: np.ndarray, z: np.ndarray) -> Float32[np.ndarray, "B 3"]:
-    return np.stack([a, z, np.ones(len(a))], axis=1).astype(np.float32)
-
-
-def _mix(model: Combination, a: np.ndarray, z: np.ndarray, node: np.ndarray) -> Float32[np.ndarray, " B"]:
-    depth = np.minimum(model.model.tree.depths[node], _deepest)
-    return np.einsum("bf,bf->b", _inputs(a, z), model.weights[depth])
+    return np.stack([a, found, np.ones(len(a))], axis=1).astype(np.float32)
 
 
 # Measures of documents, and of texts with any tokens
@@ -495,30 +466,25 @@ def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float 
     return dict(zip(names, (bits / sizes.bytes, bits / sizes.characters, perplexity), strict=True))
 
 
-def _blocks(stream: Stream, first: int = 0) -> Iterator[np.ndarray]:
-    return (stream[start : start + _read_at_once] for start in range(first, len(stream), _read_at_once))
-
-
-def positions_in_all(stream: Stream, *, eos: bool = False) -> int:
+def positions_in_all(stream: np.ndarray, *, eos: bool = False) -> int:
     """The number of predictions of a stream: tokens, and predicted ends of documents."""
-    return len(stream) - 1 if eos else sum(int(np.count_nonzero(tokens != PAD)) for tokens in _blocks(stream))
+    return len(stream) - 1 if eos else int(np.count_nonzero(stream != PAD))
 
 
-def unknown_share(stream: Stream) -> float:
+def unknown_share(stream: np.ndarray) -> float:
     """The share of `<unk>` among the tokens of a stream."""
-    unknown = sum(int(np.count_nonzero(tokens == UNK_ID)) for tokens in _blocks(stream))
-    return unknown / max(positions_in_all(stream), 1)
+    return np.count_nonzero(stream == UNK_ID) / max(positions_in_all(stream), 1)
 
 
-def spelling(tokenizer: Tokenizer, stream: Stream, sizes: TextSizes | None) -> float:
+def spelling(tokenizer: Tokenizer, stream: np.ndarray, sizes: TextSizes | None) -> float:
     """The price in nats of a uniform code for the unknown in a text.
 
     A character costs ln 0x110000, the number of Unicode's. A word costs ln 256 for its end and for each byte; of a tokenizer of
     words all bytes cost ln 256 that are neither of known words nor one character of white space between words. Where the sizes
     of the text are not known, words cost 0.
     """
-    counts = sum((np.bincount(tokens, minlength=tokenizer.vocab_size) for tokens in _blocks(stream)), np.zeros(1, int))
-    unknown = int(counts[UNK_ID:][:1].sum())
+    counts = np.bincount(stream, minlength=tokenizer.vocab_size)
+    unknown = int(counts[UNK_ID])
     if not tokenizer.of_words:
         return unknown * math.log(0x110000)
     if sizes is None:
@@ -554,8 +520,8 @@ def loss_fields(losses: Sequence[DocumentLosses]) -> dict[str, Any]:
     """`loss`, `perplexity`, `loss_se` and `positions` of some texts together."""
     nll, positions = (np.concatenate(part) for part in zip(*losses, strict=True))
     loss, error = paired_difference(nll, np.zeros_like(nll), positions)
-    shown = None if np.isnan(error) else error
-    return {"loss": loss, "perplexity": float(np.exp(loss)), "loss_se": shown, "positions": int(positions.sum())}
+    fields = {"loss": loss, "perplexity": float(np.exp(loss)), "loss_se": None if np.isnan(error) else error}
+    return fields | {"positions": int(positions.sum())}
 
 
 def score_documents(model: AnyModel, tokenizer: Tokenizer, documents: Sequence[str], **options: Any) -> Float[np.ndarray, " n"]:

@@ -1,8 +1,4 @@
-"""Every method of fitting a language model by name: text and options to model.
-
-fit(texts, "log-linear", features="cat", radius=4).perplexity(others)
-fit_model("log-linear", TrainingText(stream, N), Options(features="cat", radius=4)).model
-"""
+"""Every method of fitting a language model by name: text and options to model."""
 
 import contextlib
 import os
@@ -15,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jexplicit.counts import count_sparse
 from jexplicit.data.streams import contexts
 from jexplicit.data.text import Corpus, Unit, read_documents
 from jexplicit.data.tokenizers import KINDS, PAD, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm.counted.contexts import window_of
-from jexplicit.lm.counted.model import CONTEXTS, GATES, STAGES, contexts_name, fit_counted
+from jexplicit.lm.counted.model import fit_counted
 from jexplicit.lm.layers import explicit_language_model, fit_log_linear, target_counts, with_targets
 from jexplicit.lm.model import LanguageModel, draw_sample, logits, token_model
 from jexplicit.lm.names import Features, History, Method
@@ -34,7 +31,7 @@ METHODS = get_args(Method)
 DENSE = ("explicit", "delta", "cold", "warm", "optimum", "log-linear", "iterative-scaling")  # tables [N, N]
 ORDER = 4  # tokens of the longest contexts of the n-gram model
 _tables = ("features", "radius")
-_exponents = ("smoothing", "calibration_positions", "seed")
+_exponents = ("calibration_positions", "seed")
 _training = ("epochs", "batch_size", "learning_rate", "patience", "train_sample", "seed")
 OPTIONS: dict[str, tuple[str, ...]] = {  # that each method uses
     **dict.fromkeys(("unigram", "bigram", "ngram"), ()),
@@ -43,7 +40,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {  # that each method uses
     **dict.fromkeys(("cold", "warm"), (*_tables, *_training)),
     "log-linear": (*_tables, *_exponents),
     "iterative-scaling": (*_tables, "sweeps", "discount", *_exponents),
-    "context-mixing": ("contexts", "gates", "stages", "frozen", "history", "seed"),
+    "context-mixing": ("gates", "stages", "frozen", "history", "seed"),
 }
 _floor = 1e-9  # the count in the place of 0, at the optimum
 _copies = 6  # of the counts, while a dense model is solved
@@ -112,7 +109,7 @@ def fit(
         field, documents: how files are read, see `jexplicit.data.text.read_documents`.
         watch: progress, events, checkpoints, and the dev stream that stops training; default, none, and a held-out part of the
             texts.
-        options: of the method, see `jexplicit.lm.fit.OPTIONS` and `jexplicit.lm.Options`: smoothing, sweeps, seed, ...
+        options: of the method, see `jexplicit.lm.fit.OPTIONS` and `jexplicit.lm.Options`: sweeps, seed, ...
 
     Returns:
         the model with its tokenizer: `.perplexity`, `.score`, `.next_token`, `.generate` and `.save`.
@@ -146,7 +143,7 @@ def fit(
         if method != "ngram" and choose_tables([method], N, K, host_bytes()) == "sparse":
             if method in DENSE and method != "explicit":
                 raise ValueError(f"method {method!r} needs tables of {N} x {N}, too large here: use a smaller vocab_size")
-            text = text.like(stream, sparse_counts=text.sparse_counts(K))
+            text = text.like(stream, sparse_counts=count_sparse(stream, radius=K, vocab_size=N))
         if method in ("cold", "warm") and (watch is None or watch.dev is None):  # the best epoch is that of a held-out part
             text, held_out = text.parts(settings.calibration_positions)
             watch = (watch or Watch())._replace(dev=held_out)
@@ -194,9 +191,7 @@ def _read_texts(texts: Iterable[Any] | Path, field: str | None, documents: Unit)
     if not isinstance(texts, Iterable | os.PathLike):
         raise ValueError(f"{texts!r} instead of texts: pass a list of strings, or a pathlib.Path for a file")
     if isinstance(texts, Mapping) or hasattr(texts, "columns"):  # iterating over a table gives the names of its columns
-        columns = [*(texts if isinstance(texts, Mapping) else cast(Any, texts).columns)]
-        column = "text" if "text" in columns else next(iter(columns), "text")
-        raise ValueError(f"a {type(texts).__name__} instead of texts: pass the column of the texts, such as table[{column!r}]")
+        raise ValueError(f"a {type(texts).__name__} instead of texts: pass the column of the texts, such as table['text']")
     if isinstance(texts, (set, frozenset)):
         raise ValueError("a set of texts, which has no order: pass a list, sorted(texts)")
     given: list[Any] = [texts] if isinstance(texts, os.PathLike) else list(texts)
@@ -231,9 +226,16 @@ def _fit(method: str, text: TrainingText, options: Options, watch: Watch) -> Fit
     if method == "log-linear":
         return fit_log_linear(text, options, watch)
     K, features = options.radius, options.features
-    if method == "delta":
+    if method == "delta":  # the explicit solution with a fitted δ in `f_i^((1-K-δ)/K)`: Sec. 2.2
         with watch.stage(f"delta, {features}, K = {K}"):
-            return _fit_delta(text, options)
+            model = explicit_language_model(text.counts(K), features=features, radius=K, eos=text.eos)
+            log_f = jnp.log(jnp.asarray(np.maximum(target_counts(text.counts(1), eos=text.eos), 1), model.tables[0].dtype))
+            X, Y = contexts(text.in_memory, K, eos=text.eos)
+            m = draw_sample(len(Y), options.calibration_positions, options.seed, shuffle=True)
+            X, Y = jnp.asarray(X[m], jnp.int32), jnp.asarray(Y[m], jnp.int32)
+            delta = fit_delta(lambda x: logits(model.tables, x), X, jnp.ones(len(m), log_f.dtype), Y, log_f)
+            tables = [U - delta / K * log_f[None] for U in model.rows.tables]
+            return FitResult(token_model(tables * (K // len(tables)), features, text.eos), {"delta": delta, "scalars": 1})
     if method == "explicit":
         return FitResult(explicit_language_model(text.known_counts(K), features=features, radius=K, eos=text.eos), {})
     if K != 1:  # optimum: the relative frequencies, with a floor in the place of counts of 0
@@ -244,36 +246,18 @@ def _fit(method: str, text: TrainingText, options: Options, watch: Watch) -> Fit
     return FitResult(token_model((jnp.asarray(table, jnp.float32),), "cat", text.eos), {})
 
 
-def _fit_delta(text: TrainingText, options: Options) -> FitResult:
-    """The explicit solution with a fitted δ in `f_i^((1-K-δ)/K)`: Sec. 2.2."""
-    K = options.radius
-    model = explicit_language_model(text.counts(K), features=options.features, radius=K, eos=text.eos)
-    log_f = jnp.log(jnp.asarray(np.maximum(target_counts(text.counts(1), eos=text.eos), 1), model.tables[0].dtype))
-    X, Y = contexts(text.in_memory, K, eos=text.eos)
-    m = draw_sample(len(Y), options.calibration_positions, options.seed, shuffle=True)
-    X, Y = jnp.asarray(X[m], jnp.int32), jnp.asarray(Y[m], jnp.int32)
-    delta = fit_delta(lambda x: logits(model.tables, x), X, jnp.ones(len(m), log_f.dtype), Y, log_f)
-    tables = [U - delta / K * log_f[None] for U in model.rows.tables]
-    return FitResult(token_model(tables * (K // len(tables)), options.features, text.eos), {"delta": delta, "scalars": 1})
-
-
 def _fit_context_mixing(
     stream: np.ndarray, N: int, tokenizer: Tokenizer | None, eos: bool, options: Options, watch: Watch | None = None
 ) -> FitResult:
     """Context mixing (jexplicit.lm.counted): contexts and the weights of their evidence."""
-    name, start, done = contexts_name(options.contexts, tokenizer and tokenizer.kind), time.perf_counter(), 0
-    chain, stages, gates = CONTEXTS[name], options.stages or STAGES[name], GATES[name][: options.gates]
-    shape: Any = {"contexts": chain, "gates": gates, "stages": stages, "history": options.history}
-    shape |= {"frozen": options.frozen, "eos": eos, "seed": options.seed}
+    start, shape = time.perf_counter(), {name: getattr(options, name) for name in OPTIONS["context-mixing"]}
     stage = watch and watch.stage(f"context mixing, history {options.history}", "contexts and gates")
     with stage or contextlib.nullcontext() as progress:
 
-        def log(**event: Any) -> None:
-            nonlocal done
-            done, in_all = done + 1, len(chain) + stages * len(gates)
+        def log(done: int, in_all: int, **event: Any) -> None:
             cast(Watch, watch).log(event="context_mixing", **event)
-            cast(Any, progress)(min(done, in_all), in_all)
+            cast(Any, progress)(done, in_all)
 
-        model = fit_counted(stream, N, tokenizer, **shape, log=log if watch else None)
+        model = fit_counted(stream, N, tokenizer, **shape, eos=eos, log=log if watch else None)
     info = {"solve_seconds": time.perf_counter() - start, "scalars": model.scalars, "contexts": len(model.parts)}
     return FitResult(model, info)

@@ -128,10 +128,8 @@ def generate_text(
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
     known = [prompt_ids(tokenizer, text) for text in prompts]
     options |= {"banned": (tokenizer.unk_id,), "first": [first for _, first in known]}
-    texts = []
-    for text, (before, _), ids in zip(
-        prompts, known, generate(key, model, [ids for ids, _ in known], length, **options), strict=True
-    ):
+    written, texts = generate(key, model, [ids for ids, _ in known], length, **options), []
+    for text, (before, _), ids in zip(prompts, known, written, strict=True):
         read, whole = tokenizer.decode(before), tokenizer.decode([*before, *ids])
         after = whole.removeprefix(read) if whole.startswith(read) else tokenizer.decode(ids)
         if whole.startswith(text):
@@ -149,10 +147,8 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str) -> tuple[Int[np.ndarray, " n"]
     anything. That token is left out there, and the next one begins with a space.
     """
     ids = np.asarray(tokenizer.encode(prompt), np.int64)
-    if tokenizer.kind in ("char", "word") or not prompt.endswith(" ") or not len(ids) or tokenizer.decode(ids[-1:]).strip():
-        return ids, None
-    space = tokenizer.piece(int(ids[-1]))
-    if len(space) > 1:
+    space = tokenizer.piece(int(ids[-1])) if len(ids) and prompt.endswith(" ") else ""
+    if tokenizer.kind in ("char", "word") or len(space) != 1 or tokenizer.decode(ids[-1:]).strip():
         return ids, None
     return ids[:-1], np.array([i for i, piece in enumerate(tokenizer.pieces()) if piece.startswith(space)])
 

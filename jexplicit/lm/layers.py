@@ -409,19 +409,15 @@ def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> La
 
 def rows_of_text(text: TrainingText, options: Options) -> OffsetRows:
     """The rows of a text, as the options say."""
-    K, smoothing = options.radius, options.smoothing
-    return offset_rows(text.counts(K), features=options.features, radius=K, eos=text.eos, smoothing=smoothing)
+    K = options.radius
+    return offset_rows(text.counts(K), features=options.features, radius=K, eos=text.eos)
 
 
 def fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Smoothed rows of single tokens, with a weight per offset from held-out text."""
     fitted = exponents_held_out(text, options, watch)
-    info = {
-        "exponents": fitted.exponents.tolist(),
-        "held_out_perplexity": float(np.exp(fitted.loss)),
-        "smoothing": options.smoothing,
-        "scalars": len(fitted.exponents),
-    }
+    info = {"exponents": fitted.exponents.tolist(), "scalars": len(fitted.exponents)}
+    info |= {"held_out_perplexity": float(np.exp(fitted.loss))}
     return FitResult(log_linear_model(rows_of_text(text, options), fitted.exponents), info)
 
 

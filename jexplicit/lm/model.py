@@ -1,6 +1,4 @@
-"""The language model: logits of the next token as a sum of rows.
-
-    logits(context, history) = sum_g row_g(context, history),        p = softmax(logits)
+"""The language model, `p = softmax(sum_g row_g(context, history))`.
 
 A kind of rows has the fields of `LanguageModel` and `read(context, history)`, pure: index and tables, or a network.
 """
@@ -19,6 +17,7 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.counts import windows
 from jexplicit.data.streams import Stream, check_stream, check_token_ids, contexts, pad_to, window_contexts
 from jexplicit.data.tokenizers import PAD
+from jexplicit.lm.counted.contexts import predicted_places
 from jexplicit.runs.devices import AXIS, default_mesh, gather_over_processes, on_cpu, part_of_process, replicate
 
 HISTORY = 0  # as the token of a row: what it reads is the past, not a token of the context
@@ -148,14 +147,11 @@ class TableRows:
     """Rows in tables: `index(context)` numbers the row of each, -1 for none."""
 
     names: Any
+    index: Any
     row_tables: Any  # arrays and sparse ones
     normalised = False  # whether target_logits are log-probabilities
     history = 0
     vocab_size = property(lambda self: self.row_tables[0].shape[1])
-
-    def index(self, context: Int[Array, " K"]) -> Int[Array, " rows"]:
-        """The row of each table, -1 for none."""
-        raise NotImplementedError
 
     def read(self, context: Integer[Array, " K"], history: Any = None) -> list[Float[Array, " N"]]:
         """The rows of one position, in nats."""
@@ -373,16 +369,10 @@ class Past(NamedTuple):
 
     stream: Integer[np.ndarray, " L"]
     places: Integer[np.ndarray, " M"]
-    starts: Integer[np.ndarray, " M"] | None = None
 
     def take(self, m: Any) -> "Past":
         """Some of the positions."""
-        return self._replace(places=self.places[m], starts=None if self.starts is None else self.starts[m])
-
-    def within_documents(self) -> "Past":
-        """The same positions, each with the past of its own document alone."""
-        pads = np.flatnonzero(self.stream == PAD)
-        return self._replace(starts=pads[np.searchsorted(pads, self.places) - 1])
+        return self._replace(places=self.places[m])
 
 
 class State(NamedTuple):
@@ -401,9 +391,7 @@ class EncodedText(NamedTuple):
 
 def read_text(stream: np.ndarray, K: int, *, eos: bool = False) -> EncodedText:
     """The predictions of a stream, `<pad> d_1 <pad> ... d_n <pad>`, in its order."""
-    X, Y = contexts(stream, K, eos=eos)
-    places = np.arange(1, len(stream)) if eos else np.flatnonzero(stream[1:] != PAD) + 1
-    return EncodedText(X, Y, Past(stream, places))
+    return EncodedText(*contexts(stream, K, eos=eos), Past(stream, predicted_places(stream, eos)))
 
 
 def contexts_at(stream: Integer[np.ndarray, " L"], places: Integer[np.ndarray, " M"], K: int) -> Integer[np.ndarray, "M K"]:
@@ -414,8 +402,7 @@ def contexts_at(stream: Integer[np.ndarray, " L"], places: Integer[np.ndarray, "
 def histories(past: Past, W: int) -> Integer[np.ndarray, "M W"]:
     """The W tokens before every position, nearest first, `NO_TOKEN` before the text."""
     places = past.places[:, None] - 1 - np.arange(W)[None, :]
-    starts = 0 if past.starts is None else past.starts[:, None]
-    return np.where(places >= starts, past.stream[np.maximum(places, 0)].astype(np.int32), NO_TOKEN)
+    return np.where(places >= 0, past.stream[np.maximum(places, 0)].astype(np.int32), NO_TOKEN)
 
 
 def sampled_positions(

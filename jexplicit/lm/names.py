@@ -10,18 +10,9 @@ Features = Literal["sum", "cat"]
 History = str  # none, document, window:W, all, adaptive or adaptive:document; see jexplicit.lm.counted.contexts.window_of
 Smoothing = Literal["kneser-ney", "add-alpha"]
 Method = Literal[
-    "unigram",
-    "bigram",
-    "ngram",
-    "explicit",
-    "delta",
-    "cold",
-    "warm",
-    "optimum",
-    "log-linear",
-    "iterative-scaling",
-    "context-mixing",
-]
+    "unigram", "bigram", "ngram", "explicit", "delta", "cold", "warm", "optimum",
+    "log-linear", "iterative-scaling", "context-mixing",
+]  # fmt: skip
 
 
 def label(row: Mapping[str, Any]) -> str:
@@ -35,10 +26,8 @@ def label(row: Mapping[str, Any]) -> str:
 class FitOptions:
     """How models are fitted. Each method has its own options."""
 
-    GROUPS: ClassVar = {"contexts": "mixing", "smoothing": "smoothed", "epochs": "trained"}
+    GROUPS: ClassVar = {"gates": "mixing", "calibration_positions": "smoothed", "epochs": "trained"}
 
-    contexts: Literal["auto", "characters", "words", "subwords"] = "auto"
-    """context-mixing: the contexts that are counted. auto: those for the tokens of --tokenizer."""
     gates: Annotated[int, Bounds(at_least=0, at_most=4)] = 4
     """context-mixing: number of gates, which weigh the evidence by the place in the word or the tree, by the node of the tree
     and by the token before; 0: all decisions share their weights."""
@@ -47,8 +36,6 @@ class FitOptions:
     characters, else 1."""
     frozen: bool = False
     """context-mixing with --history adaptive: the text that is read is counted, but no weight moves."""
-    smoothing: Smoothing = "kneser-ney"
-    """Smoothing of the rows of log-linear and iterative-scaling models."""
     calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
     """log-linear, iterative-scaling: number of positions in held-out documents (2 %) that exponents are fitted on, drawn by
     --seed."""

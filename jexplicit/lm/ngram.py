@@ -1,8 +1,4 @@
-"""N-gram models, interpolated modified Kneser-Ney as rows of contexts, and ARPA files.
-
-A file has P(i|h) of n-grams that occurred and back-off weights log10 γ; P(i|h) = γ(h) P(i|h') of all others, h' without the
-furthest token. `<pad>` is `<s>` in a context, which ends there, and `</s>` as a target: log10 p = -99 without `eos`.
-"""
+"""N-gram models, interpolated modified Kneser-Ney as rows of contexts, and ARPA files."""
 
 import contextlib
 import gzip
@@ -137,7 +133,12 @@ def _kneser_ney_chain(levels: list[ContextLevel], N: int, *, modified: bool) -> 
         later = np.searchsorted(level.start, np.arange(_pairs_per_block, level.start[-1], _pairs_per_block), "right") - 1
         for c in starmap(slice, pairwise(np.unique([0, *later, len(level.contexts)]).tolist())):  # pairs that fit the caches
             block, pairs = level.part(c), slice(level.start[c.start], level.start[c.stop])
-            P_lower = _shorter_P(shorter, P, N, block) if rows else lower[block.outputs]
+            P_lower = lower[block.outputs]
+            if rows:  # P(i|h') of the pairs (h, i), numbered by h'; contexts stand in the order of those that they extend
+                near = slice(block.contexts[0], block.contexts[-1] + 1)
+                some = shorter.part(near)
+                place = np.searchsorted(some.keys(np.arange(len(some.contexts)), N), block.keys(block.contexts - near.start, N))
+                P_lower = P[shorter.start[near.start] :][place]
             kind, total = np.minimum(block.counts, 3), sum_runs(block.counts, block.start)
             freed = D @ [sum_runs(kind == n, block.start) for n in (1, 2, 3)]
             kept, backed_off = block.counts - D[kind - 1], block.of_pairs(freed) * P_lower
@@ -152,15 +153,8 @@ def _kneser_ney_chain(levels: list[ContextLevel], N: int, *, modified: bool) -> 
     return BackOffChain(*jax.device_put(arrays, may_alias=True))  # on a CPU nothing is copied
 
 
-def _shorter_P(shorter: ContextLevel, P: np.ndarray, N: int, block: ContextLevel) -> np.ndarray:
-    """`P(i|h')` of pairs (h, i) of a block, numbered by h'."""
-    near = slice(block.contexts[0], block.contexts[-1] + 1)  # contexts stand in the order of those that they extend
-    some = shorter.part(near)
-    keys = some.keys(np.arange(len(some.contexts)), N)
-    return P[shorter.start[near.start] :][np.searchsorted(keys, block.keys(block.contexts - near.start, N))]
-
-
-# ARPA files
+# ARPA files have P(i|h) of n-grams that occurred and back-off weights log10 γ; P(i|h) = γ(h) P(i|h') of all others, h' without
+# the furthest token. `<pad>` is `<s>` in a context, which ends there, and `</s>` as a target: log10 p = -99 without `eos`.
 
 
 def is_arpa(path: str | os.PathLike) -> bool:
@@ -222,23 +216,15 @@ def write_arpa(path: str | os.PathLike, model: Any, tokenizer: Tokenizer) -> Non
         sections.append((0, iter(())))  # KenLM reads no file of order 1, but one without bigrams
 
     def write(file: Any) -> None:
-        file.write(b"\\data\\\n")
-        file.writelines(f"ngram {n}={size}\n".encode() for n, (size, _) in enumerate(sections, 1))
-        for n, (_, lines) in enumerate(sections, 1):
-            file.write(f"\n\\{n}-grams:\n".encode())
-            file.writelines("".join(block).encode() for block in lines)
-        file.write(b"\n\\end\\\n")
+        with gzip.GzipFile("", "wb", 5, file) if path.suffix.lower() == ".gz" else contextlib.nullcontext(file) as out:
+            out.write(b"\\data\\\n")
+            out.writelines(f"ngram {n}={size}\n".encode() for n, (size, _) in enumerate(sections, 1))
+            for n, (_, lines) in enumerate(sections, 1):
+                out.write(f"\n\\{n}-grams:\n".encode())
+                out.writelines("".join(block).encode() for block in lines)
+            out.write(b"\n\\end\\\n")
 
-    def write_gzip(file: Any) -> None:
-        with gzip.GzipFile("", "wb", 5, file) as zipped:
-            write(zipped)
-
-    write_whole(path, write_gzip if path.suffix.lower() == ".gz" else write)
-
-
-def _begins_once(X: np.ndarray) -> np.ndarray:
-    """The contexts [M, n] with `<pad>` in the last place at most."""
-    return (X[:, :-1] != PAD).all(axis=1)
+    write_whole(path, write)
 
 
 def _whole(chain: BackOffChain, X: np.ndarray) -> np.ndarray:
@@ -252,7 +238,7 @@ def _weights(chain: BackOffChain, X: np.ndarray) -> tuple[np.ndarray, np.ndarray
     if n > len(chain.levels):
         return np.zeros(M), np.zeros(M, bool)
     numbers = map_contexts(context_numbers, chain.children, _whole(chain, X), block=4096).T[n - 1 :]
-    numbers = np.where(_begins_once(X), numbers, -1)
+    numbers = np.where((X[:, :-1] != PAD).all(axis=1), numbers, -1)  # `<s>` begins a context
     gammas = [np.where(m >= 0, np.asarray(g, float)[m], 0) for m, g in zip(numbers, chain.log_gamma[n - 1 :], strict=True)]
     return np.where(X[:, -1] == PAD, sum(gammas), gammas[0]) / _ln10, numbers[0] >= 0
 
@@ -260,7 +246,7 @@ def _weights(chain: BackOffChain, X: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def _section(chain: BackOffChain, n: int, X: np.ndarray, rows: Sparse, words: list[str]) -> tuple[int, Iterator[list[str]]]:
     """The number of n-grams that contexts [R, n] begin, and their lines in blocks."""
     r, i = np.repeat(np.arange(len(X)), np.diff(rows.start)), np.asarray(rows.ids).astype(np.int32)
-    kept = _begins_once(X)[r]
+    kept = (X[:, :-1] != PAD).all(axis=1)[r]
     r, i = r[kept], i[kept]
     shorter = BackOffChain(chain.base, chain.children[: n - 1], chain.levels[:n], chain.log_gamma[:n])
     log_p, starts = shorter.target_logits(X[r], i).astype(float), X[r, -1] == PAD
@@ -285,9 +271,9 @@ def _section(chain: BackOffChain, n: int, X: np.ndarray, rows: Sparse, words: li
 
 
 class Order(NamedTuple):
-    """N-grams of one order: word ids (-1 for `</s>`), log p and weights."""
+    """N-grams of one order."""
 
-    words: np.ndarray
+    words: np.ndarray  # [n-grams, n] ids, -1 for `</s>`
     log_p: np.ndarray
     weight: np.ndarray
 
@@ -341,23 +327,12 @@ def _read_orders(path: str, opened: Iterator[str]) -> tuple[list[str], list[Orde
 def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tuple[LanguageModel, Tokenizer]:
     """The language model of an ARPA file of any order, and its tokenizer.
 
-    Args:
-        path: of the file, .gz or not; `write_arpa`'s, KenLM's lmplz's, SRILM's.
-        tokenizer: whose tokens the words of the file are, in the spelling of `arpa_words`; default, words that white space
-            separates.
+    path: of the file, .gz or not. The model predicts `<pad>` (`eos`) where the file gives `</s>` more than -99.
 
-    Returns:
-        a model of n-gram rows, and the tokenizer. The model predicts `<pad>` (`eos`) where the file gives `</s>` more than -99.
-
-    Raises:
-        ValueError: with file, line and remedy: no ARPA file, or one cut short; counts that are not those of its sections; a
-            word that is no unigram; an n-gram that stands twice; words other than the tokenizer's; unigrams that do not sum
-            to 1.
-
-    Example::
-
-        model, tokenizer = read_arpa("lm.arpa.gz")
-        TextModel(model, tokenizer, {}).score(["to be"])
+    tokenizer: whose tokens the words of the file are, in the spelling of `arpa_words`; default, words that white space
+    separates. ValueError, with file, line and remedy: no ARPA file, or one cut short; counts that are not those of its
+    sections; a word that is no unigram; an n-gram that stands twice; words other than the tokenizer's; unigrams that do not sum
+    to 1.
     """
     file = str(local_path(path))
     with contextlib.closing(file_lines(file)) as opened:
@@ -372,7 +347,16 @@ def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tu
     orders = [order for order in orders if len(order.log_p)]
     if any(order.words.shape[1] != n for n, order in enumerate(orders, 1)):
         raise ValueError(f"{file}: n-grams of an order, and none of the order below; write the file again")
-    base, eos = _unigrams(file, orders[0], renamed, N)
+    named, log_p, base = orders[0].words[:, 0], orders[0].log_p, np.full(N, NEVER * _ln10)
+    if len(np.unique(named)) < len(named):
+        raise ValueError(f"{file}: a unigram stands in it twice; write the file again")
+    base[renamed[named[named > 0]]] = log_p[named > 0]
+    end = float(log_p[named == -1].max(initial=NEVER * _ln10))
+    eos, left = end > (NEVER + 1) * _ln10, 1 - float(np.sum(np.exp(base[PAD + 1 :])))
+    if abs(left - np.exp(end) if eos else min(left, 0)) > _off_by:
+        total = 1 - left + (np.exp(end) if eos else 0)
+        raise ValueError(f"{file}: the unigrams sum to {total:.5g}: renormalise the model (SRILM: ngram -renorm)")
+    base[PAD] = end if eos else np.log(max(left, 10**NEVER))  # the rest is that of `<pad>`, which no text asks for
     read, children, sizes = [], list[Children](), [N]  # numbers of contexts
     for order in orders[1:]:  # nearest token first
         X, Y = order.words[:, -2::-1], order.words[:, -1]
@@ -398,21 +382,6 @@ def read_arpa(path: str | os.PathLike, tokenizer: Tokenizer | None = None) -> tu
         gammas = *chain.log_gamma, weight.astype(np.float32)
         chain = BackOffChain(chain.base, tuple(children[:n]), (*chain.levels, rows), gammas)
     return LanguageModel(jax.device_put(chain), "none", eos), tokenizer
-
-
-def _unigrams(file: str, order: Order, renamed: np.ndarray, N: int) -> tuple[np.ndarray, bool]:
-    """log p of every token, and whether document ends are predicted."""
-    named, log_p, base = order.words[:, 0], order.log_p, np.full(N, NEVER * _ln10)
-    if len(np.unique(named)) < len(named):
-        raise ValueError(f"{file}: a unigram stands in it twice; write the file again")
-    base[renamed[named[named > 0]]] = log_p[named > 0]
-    end = float(log_p[named == -1].max(initial=NEVER * _ln10))
-    eos, left = end > (NEVER + 1) * _ln10, 1 - float(np.sum(np.exp(base[PAD + 1 :])))
-    if abs(left - np.exp(end) if eos else min(left, 0)) > _off_by:
-        total = 1 - left + (np.exp(end) if eos else 0)
-        raise ValueError(f"{file}: the unigrams sum to {total:.5g}: renormalise the model (SRILM: ngram -renorm)")
-    base[PAD] = end if eos else np.log(max(left, 10**NEVER))  # the rest is that of `<pad>`, which no text asks for
-    return base, eos
 
 
 def _rows_of(keys: np.ndarray, rows: int, N: int) -> tuple[Any, Any]:

@@ -1,7 +1,4 @@
-"""Training of tables: Adagrad with the gradient by hand, and iterative scaling.
-
-L = sum_m log Z(x_m) - Ũ[x_m, y_m],    Ũ = E U,    dL/dŨ = Hᵀ(P - Y),    dL/dU = Eᵀ dL/dŨ
-"""
+"""Training of tables: Adagrad with the gradient by hand, and iterative scaling."""
 
 import functools
 import time
@@ -82,15 +79,9 @@ def initial_state(params: tuple[Array, ...], optimizer: optax.GradientTransforma
     return DecoderState(params, placed)
 
 
-def whole_batch(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], *, ordered: bool) -> DecoderBatch:
-    """All positions of a text as one batch."""
-    parts = *distinct_contexts(X, ordered=ordered), X, Y
-    return DecoderBatch(*(part.astype(np.int32) for part in parts))
-
-
 def make_batch(X: Integer[np.ndarray, "B K"], Y: Integer[np.ndarray, " B"], *, features: Features, size: int) -> DecoderBatch:
     """A batch of contexts and targets, padded to `size` without weight."""
-    distinct, n, X, Y = whole_batch(X, Y, ordered=features == "cat")
+    distinct, n = distinct_contexts(X, ordered=features == "cat")
     u = min(-(-len(distinct) // _round_up) * _round_up, -(-size // _block) * _block)
     return DecoderBatch(pad_to(distinct, u, 0), pad_to(n, u, 0), pad_to(X, size, 0), pad_to(Y, size, -1))
 
@@ -116,6 +107,8 @@ def loss_and_gradient(
     params: tuple[Array, ...], batch: DecoderBatch, *, features: Features, noise: Noise | None, mesh: Mesh
 ) -> tuple[Array, tuple[Array, ...]]:
     """The summed loss of a batch in nats, and its gradient.
+
+    L = sum_m log Z(x_m) - Ũ[x_m, y_m],    Ũ = E U,    dL/dŨ = Hᵀ(P - Y),    dL/dU = Eᵀ dL/dŨ
 
     Without positions: `sum_ctx n(ctx) log Z(ctx)` of distinct contexts, and the expected co-occurrences `HᵀP`.
     """
@@ -218,8 +211,7 @@ def train_language_model(start: str, text: TrainingText, options: Options, watch
     def on_epoch(entry: Mapping[str, Any]) -> None:
         epoch = dict(entry)
         if epoch["epoch"] == 0:
-            drawn: Any = {"sample": options.train_sample, "seed": options.seed, "mesh": mesh}
-            of_start = evaluate(read(params), text.stream, counts=counts, **drawn).loss
+            of_start = evaluate(read(params), text.stream, sample=options.train_sample, seed=options.seed, mesh=mesh).loss
             epoch |= {"train_loss": of_start, "seconds": 0.0, "cpu_seconds": 0.0}
         watch.log(event="epoch", method=start, **shape, **_with_perplexities(epoch), **near)
 
@@ -310,7 +302,8 @@ def sweep_tables(
         raise ValueError("no position to predict: the text has no tokens")
     features = model.features if weights is None else "cat"
     F = _blocks(text.counts(K)[:K], features, eos)
-    distinct = whole_batch(X, Y, ordered=features == "cat")._replace(X=np.zeros((0, K), np.int32), Y=np.zeros(0, np.int32))
+    seen = (*distinct_contexts(X, ordered=features == "cat"), X[:0], Y[:0])
+    distinct = DecoderBatch(*(part.astype(np.int32) for part in seen))
     tables = model.tables if weights is not None else model.tables[: len(F)]
     dtype = tables[0].dtype
     check_memory(mesh, 10 * len(tables) * tables[0].nbytes // mesh.size, "tables and their co-occurrences")

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
-from scipy.sparse import csr_array
 
-from jexplicit.counts import Counts, SparseCounts, count, count_sparse
+from jexplicit.counts import Counts, SparseCounts, count
 from jexplicit.data.streams import Stream, check_stream, cut_documents, hold_out
 from jexplicit.data.tokenizers import PAD, Tokenizer
 from jexplicit.lm.evaluation import AnyModel
@@ -56,7 +55,7 @@ class Watch(NamedTuple):
 
 
 class TrainingText:
-    """A text to fit on, with derived data that is made at first use.
+    """A text to fit on, with counts that are made at first use.
 
     stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`. mesh: default, all accelerators, or one CPU. counts, sparse_counts:
     C_1 .. C_K of the stream, if known. tokenizer: that made the stream; for context mixing.
@@ -79,7 +78,8 @@ class TrainingText:
     ):
         check_stream(stream)
         self.stream, self.vocab_size, self.eos, self.tokenizer, self._mesh = stream, vocab_size, eos, tokenizer, mesh
-        self._counts, self._sparse, self._made = counts, sparse_counts, dict[Any, Any]()
+        self._counts, self._sparse = counts, sparse_counts
+        self._parts: dict[int, tuple[TrainingText, np.ndarray]] = {}  # by their size
 
     mesh = functools.cached_property(lambda self: self._mesh or default_mesh())
     in_memory = property(lambda self: np.asarray(self.stream[:]), doc="The whole stream as an array.")
@@ -91,22 +91,13 @@ class TrainingText:
         return self._counts
 
     def known_counts(self, radius: int) -> Counts | SparseCounts:
-        """C_1 .. C_K as they are known: sparse, or else dense."""
-        return self.sparse_counts(radius) if self._sparse and not self._counts else self.counts(radius)
-
-    def sparse_counts(self, radius: int) -> SparseCounts:
-        """C_1 .. C_K, sparse."""
-        if len(self._sparse) < radius and len(self._counts) >= radius:
-            return tuple(csr_array(C) for C in self._counts[:radius])
-        if len(self._sparse) < radius:
-            self._sparse = count_sparse(self.stream, radius=radius, vocab_size=self.vocab_size)
-        return self._sparse[:radius]
+        """C_1 .. C_K, sparse where only those are known, else dense."""
+        return self._sparse[:radius] if len(self._sparse) >= radius and not self._counts else self.counts(radius)
 
     def parts(self, positions: int = 0) -> "tuple[TrainingText, np.ndarray]":
         """The text in two parts: one to count, one to fit weights on."""
         wanted = max(_held_out_tokens, int(_held_out_share * len(self.stream)), positions)
-
-        def hold() -> "tuple[TrainingText, np.ndarray]":
+        if wanted not in self._parts:
             stream = self.in_memory
             if np.count_nonzero(stream == PAD) > 2:  # of a single document the end is held out
                 stream = cut_documents(stream, max(_shortest_piece, wanted // _pieces))
@@ -115,32 +106,23 @@ class TrainingText:
             known = self._counts if whole else ()
             held_counts = count(held, radius=len(known), vocab_size=self.vocab_size, mesh=self.mesh) if known else ()
             counts = tuple(C - H for C, H in zip(known, held_counts, strict=True))  # nothing is counted twice
-            return self.like(rest, counts=counts), held
-
-        return self.once(("parts", wanted), hold)
+            self._parts[wanted] = self.like(rest, counts=counts), held
+            trim_heap()
+        return self._parts[wanted]
 
     def like(self, stream: Stream, **known: Any) -> "TrainingText":
         """Another text of the same tokens, with its known counts."""
         shape: Any = {"eos": self.eos, "mesh": self._mesh, "tokenizer": self.tokenizer}
         return TrainingText(stream, self.vocab_size, **shape, **known)
 
-    def once(self, name: Any, make: Callable[[], Any]) -> Any:
-        """The result of `make` on this text, kept by a name."""
-        if name not in self._made:
-            self._made[name] = make()
-            trim_heap()
-        return self._made[name]
-
     def forget(self) -> None:
-        """Clear cached statistics of this text but its counts."""
-        self._made.clear()
+        """Clear the parts of this text and their counts."""
+        self._parts.clear()
         gc.collect()  # arrays in references that go in circles
         trim_heap()
 
 
 def written_for(method: str, text: TrainingText, options: Options, watch: Watch) -> dict[str, Any]:
     """The identity of a fit's checkpoints: the method, the texts and the options."""
-    if watch.checkpoints is None:
-        return {}
     dev = {} if watch.dev is None else {"dev": np.asarray(watch.dev[:])}
     return {"method": method, "text": text.in_memory, **dev, "eos": text.eos, **asdict(options)}

@@ -309,7 +309,7 @@ class ModelChoice(ModelChoices):
 
 def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
     """The chosen model, with unknown symbols of a text named."""
-    from jexplicit.lm.files import model_name
+    from jexplicit.lm.text_model import model_name
 
     (saved,) = load_choices(config.run, config, best=True)
     perplexity = saved.about.get("dev_perplexity")
@@ -323,8 +323,7 @@ def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
 
 def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator["TextModel"]:
     """The chosen models of a run or export; `best`: the best on dev."""
-    from jexplicit.lm.files import model_rows
-    from jexplicit.lm.text_model import load_model, load_row
+    from jexplicit.lm.text_model import load_model, load_row, model_rows
 
     wanted = {f.name: getattr(choices, f.name) for f in dataclasses.fields(ModelChoices) if getattr(choices, f.name)}
     if not is_input(run):

@@ -48,7 +48,7 @@ class _Models(Text, Run):
     solution. optimum: the minimum of the training loss at K = 1, from counts. log-linear: smoothed rows with one fitted
     exponent per offset. iterative-scaling: sweeps from the log-linear model, without a learning rate. ngram: modified
     Kneser-Ney of order 5. context-mixing: decisions on the path to a token, whose log-odds are a fitted sum of the evidence of
-    contexts; see --contexts and --history."""
+    contexts; see --history."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer, Real
 from rich.markup import escape
 
-from jexplicit.counts import Counts, count, count_sparse, read_tables
+from jexplicit.counts import count, count_sparse, read_tables
 from jexplicit.data import text as corpora
 from jexplicit.data.streams import TokenizedCorpus, distinct_contexts, read_shards, read_sizes, tokenize_corpus
 from jexplicit.data.text import (
@@ -33,14 +33,13 @@ from jexplicit.data.text import (
 from jexplicit.data.tokenizers import PAD, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm import evaluation
 from jexplicit.lm.counted.contexts import window_of
-from jexplicit.lm.counted.model import CONTEXTS, contexts_name, contexts_radius, fit_bytes
+from jexplicit.lm.counted.model import CONTEXTS, WORDS, contexts_radius, fit_bytes
 from jexplicit.lm.evaluation import AnyModel
-from jexplicit.lm.files import FROM_COUNTS, load_counts, model_name, model_rows, save_counts, save_run_model
 from jexplicit.lm.fit import OPTIONS, ORDER, choose_tables, fit_model
 from jexplicit.lm.layers import target_counts, with_targets
 from jexplicit.lm.model import LanguageModel, is_token_model, sampled_positions
 from jexplicit.lm.names import Features, FitOptions, label
-from jexplicit.lm.text_model import load_row
+from jexplicit.lm.text_model import FROM_COUNTS, load_counts, load_row, model_name, model_rows, save_counts, save_run_model
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs import devices
 from jexplicit.runs.files import host_bytes, parse_bytes, peak_bytes, refuses, trim_heap, write_json
@@ -164,8 +163,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     }
     if note := repetition(about):
         console.print(f"[bold yellow]warning:[/] {note}", soft_wrap=True)
-    dev_counts = count(text.dev, radius=1, vocab_size=N, mesh=mesh) if tables == "dense" else None
-    job = _ModelRun(config, folder, text, training, mesh, tables, about, dev_counts)
+    job = _ModelRun(config, folder, text, training, mesh, tables, about)
     for name in _wanted_models(config):
         yield name, functools.partial(_measure_model, job, name)
     devices.barrier("rows")
@@ -225,7 +223,7 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
 
 def _mixing_bytes(config: Config, tokenizer: Tokenizer, counts: np.ndarray) -> int:
     """About the memory that a fit of context mixing takes; without one, 0."""
-    contexts = CONTEXTS[contexts_name(config.contexts, tokenizer.kind)]
+    contexts = CONTEXTS.get(tokenizer.kind, WORDS)
     return fit_bytes(counts, len(contexts)) if "context-mixing" in config.methods else 0
 
 
@@ -306,7 +304,6 @@ class _ModelRun(NamedTuple):
     mesh: Mesh
     tables: str  # dense or sparse
     about: Row  # fields that all rows share
-    dev_counts: Counts | None  # of dense tables, at K = 1
 
 
 def _wanted_models(config: Config) -> Iterator[dict[str, Any]]:
@@ -318,7 +315,7 @@ def _wanted_models(config: Config) -> Iterator[dict[str, Any]]:
         elif method == "ngram":
             yield {**name, "radius": ORDER}
         elif method == "context-mixing":
-            radius = contexts_radius(config.contexts, config.tokenizer)
+            radius = contexts_radius(config.tokenizer)
             yield from ({**name, "radius": radius, "history": history} for history in config.history)
         else:
             radii = [K for K in config.radius if K == 1 or method != "optimum"]  # which has a closed form there alone
@@ -363,13 +360,13 @@ def _options_of(config: Config, name: Row) -> Options:
 def _evaluate_model(job: _ModelRun, name: Row, model: AnyModel) -> Row:
     """The perplexities of a model on train and dev, and what compares across tokenizers."""
     config, start = job.config, time.perf_counter()
-    one_by_one, dense = not isinstance(model, LanguageModel), job.tables == "dense"
+    one_by_one = not isinstance(model, LanguageModel)
     with stage(f"perplexity of {label(name)}", "positions" if one_by_one else "contexts") as progress:
         shared: Any = {"seed": config.seed, "mesh": job.mesh, "progress": progress}
-        drawn, counts = _positions_one_by_one if one_by_one else config.train_sample, job.training.counts(1) if dense else None
-        train = evaluation.evaluate(model, job.text.train, counts=counts, sample=drawn or None, **shared)
-        drawn = None if dense else config.dev_sample or None
-        dev = evaluation.evaluate(model, job.text.dev, counts=job.dev_counts, sample=drawn, **shared)
+        drawn = _positions_one_by_one if one_by_one else config.train_sample
+        train = evaluation.evaluate(model, job.text.train, sample=drawn or None, **shared)
+        drawn = None if job.tables == "dense" else config.dev_sample or None
+        dev = evaluation.evaluate(model, job.text.dev, sample=drawn, **shared)
     in_all = evaluation.positions_in_all(job.text.dev, eos=config.eos)  # a sample stands for all of them
     spelled = evaluation.spelling(job.text.tokenizer, job.text.dev, job.text.dev_sizes)
     return {

@@ -15,9 +15,9 @@ from jexplicit.data.streams import contexts, tokenize_corpus
 from jexplicit.data.text import Corpus, TextSizes, text_corpus
 from jexplicit.data.tokenizers import PAD, Tokenizer, encode_documents
 from jexplicit.lm.evaluation import comparable_measures, document_losses, loss_fields, spelling
-from jexplicit.lm.files import save_run_model
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.model import LanguageModel, network_model
+from jexplicit.lm.text_model import save_run_model
 from jexplicit.nn import sequences
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from jexplicit.nn.sequences import Transformer

@@ -149,7 +149,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def tokenizer(monkeypatch) -> Tokenizer:
-    monkeypatch.setattr("jexplicit.data.tokenizers._ENCODING_BATCH", 2)  # shards of few documents
+    monkeypatch.setattr("jexplicit.data.streams.ENCODING_BATCH", 2)  # shards of few documents
     return train_tokenizer(TEXTS, kind="char")
 
 

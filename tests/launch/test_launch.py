@@ -30,9 +30,8 @@ from jexplicit.data.text import Corpus, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
 from jexplicit.lm import training as lm_training
 from jexplicit.lm.counted.model import contexts_radius
-from jexplicit.lm.files import FROM_COUNTS
 from jexplicit.lm.fit import ORDER
-from jexplicit.lm.text_model import load_row
+from jexplicit.lm.text_model import FROM_COUNTS, load_row
 from jexplicit.lm.training import sweep_tables
 from jexplicit.nn import training
 from jexplicit.runs.files import read_events
@@ -44,7 +43,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 TOKENS = [(features, radius) for features in ("sum", "cat") for radius in (1, 2)]
-COUNTED = ("context-mixing", "none", contexts_radius("auto", "word"))
+COUNTED = ("context-mixing", "none", contexts_radius("word"))
 
 
 def by_model(out: Path) -> dict[tuple, dict]:
@@ -146,14 +145,13 @@ def test_a_run_on_the_embedded_corpus_names_its_python_and_says_what_to_try_next
 def test_ends_of_documents_are_predicted_and_sampled_and_a_sample_of_dev_is_scaled_to_all_of_it(tmp_path, capsys):
     flags = [*text_flags(), *SMALL, *"--features cat --radius 2 --eos --samples 0".split()]
     sampled = "--methods explicit --tables sparse --dev-sample 50".split()
-    generalising = "--methods log-linear context-mixing --history all --smoothing add-alpha --calibration-positions 300".split()
+    generalising = "--methods log-linear context-mixing --history all --calibration-positions 300".split()
     assert run(tmp_path / "sampled", *flags, *sampled) == run(tmp_path / "run", *flags, *generalising) == 0
     (*_, row), found = rows(tmp_path / "sampled"), by_model(tmp_path / "run")
     positions = row["dev_tokens"] + len(DEV)  # the ends of documents, too
     assert row["dev_positions"] == 50 < positions
     nats = row["dev_loss"] * positions + np.log(256) * 15  # a uniform code for 13 bytes of two unknown words, and their ends
     assert row["bits_per_byte"] == pytest.approx(nats / np.log(2) / sum(len(line.encode()) for line in DEV))
-    assert found["log-linear", "cat", 2]["smoothing"] == "add-alpha"
     assert all(1 < row["dev_perplexity"] < 50 for row in found.values())
     assert all(load_model(tmp_path / "run", method=method).model.eos for method in ("log-linear", "context-mixing"))
     assert sample.main(["--run", str(tmp_path / "sampled"), "--length", "400"]) == 0

@@ -21,11 +21,10 @@ from jexplicit.data.tokenizers import PAD, encode_documents, train_tokenizer
 from jexplicit.lm.attribution import explain
 from jexplicit.lm.counted.model import CountedModel
 from jexplicit.lm.evaluation import evaluate, init, log_distributions, read, score
-from jexplicit.lm.files import save_run_model
 from jexplicit.lm.fit import METHODS, fit_model
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.model import histories, network_model, read_text
-from jexplicit.lm.text_model import TextModel, load_model
+from jexplicit.lm.text_model import TextModel, load_model, save_run_model
 from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.nn.networks import MLPLanguageModel, init_variables
 from jexplicit.nn.sequences import Transformer

@@ -11,9 +11,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import jexplicit
-from jexplicit.lm import files
-from jexplicit.lm.files import save_run_model
-from jexplicit.lm.text_model import TextModel
+from jexplicit.lm import text_model
+from jexplicit.lm.text_model import TextModel, save_run_model
 
 TEXTS = ["the cat sat", "the dog sat", "a cat ran"]
 
@@ -51,7 +50,7 @@ def test_a_file_whose_header_is_of_no_model_is_refused_in_one_line_and_one_of_be
     refused("not written by jexplicit", jexplicit.load_model, path)
 
     def write(text: str):
-        save_file(tensors, path, {"jexplicit": text, "sha256": files._checksum(text, tensors, tensors.__getitem__)})
+        save_file(tensors, path, {"jexplicit": text, "sha256": text_model._checksum(text, tensors, tensors.__getitem__)})
 
     write(json.dumps({name: value for name, value in header.items() if name != "library_version"}))
     assert same(jexplicit.load_model(path), model)

@@ -129,10 +129,11 @@ class Text:
         self.begin = self.document if self.window is None else np.maximum(self.document, self.at - self.window)
 
     def __getitem__(self, column: Any) -> Any:
-        """A column, a context, or any function of the text that columns share."""
-        if isinstance(column, Context):
-            h = np.full(len(self.ids), len(column.columns), np.uint64)
-            for one in column.columns:
+        """A column, a context or tuple of columns, or any function of the text."""
+        if isinstance(column, Context | tuple):
+            columns = column if isinstance(column, tuple) else column.columns
+            h = np.full(len(self.ids), len(columns), np.uint64)
+            for one in columns:
                 h = mix(h + np.uint64(1), np.asarray(self[one], np.uint64))
             return h
         if column not in self.made:
@@ -228,10 +229,9 @@ def _line_before(text: Text, what: Callable[[np.ndarray, np.ndarray], np.ndarray
     return np.where(start > text.begin + 1, what(np.maximum(start[end], text.begin), end), 0)
 
 
-def _of_kind(text: Text, kinds: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """[L] the last place with some kinds of token, if any."""
-    last = text.latest(np.isin(text.spelling.kind[text.ids], kinds), text.at, -1)
-    return np.maximum(last, 0), last > text.begin
+def _last_of(text: Text, *kinds: int) -> np.ndarray:
+    """The last place with some kinds of token, or that before the first token."""
+    return np.maximum(text.latest(np.isin(text.spelling.kind[text.ids], kinds), text.at, -1), text.begin)
 
 
 def _since_place(text: Text, event: np.ndarray, place: np.ndarray) -> Column:
@@ -239,24 +239,12 @@ def _since_place(text: Text, event: np.ndarray, place: np.ndarray) -> Column:
     return np.searchsorted(event, text.at) - np.searchsorted(event, place)
 
 
-def _sentence(text: Text) -> Column:
-    """The number of words that have begun since the end of the sentence before."""
-    stop, known = _of_kind(text, (5,))
-    return _since_place(text, text[_words].begin, np.where(known, stop, text.begin))
-
-
-def _punctuation(text: Text) -> Column:
-    """The last token that is neither word nor white space."""
-    last, known = _of_kind(text, (5, 6))
-    return np.where(known, text.ids[last] + 1, 0)
-
-
-def _shape(text: Text, length: int = 8) -> Column:
-    """The kinds of the last tokens, with runs of small letters as one."""
+def _shape(text: Text) -> Column:
+    """The kinds of the last eight tokens, with runs of small letters as one."""
     kind = text.spelling.kind[text.ids].astype(np.uint64)
     kept = np.flatnonzero((kind != 1) | np.append(True, kind[:-1] != 1))
     n, found = np.searchsorted(kept, text.at), np.zeros(len(kind), np.uint64)
-    for k in range(length):
+    for k in range(8):
         place = kept[np.maximum(n - 1 - k, 0)]
         found |= np.where((n > k) & (place > text.begin), kind[place], 0).astype(np.uint64) << np.uint64(3 * k)
     return found
@@ -271,7 +259,7 @@ def _place(text: Text) -> Column:
 
 def _followed(text: Text, *back: int) -> Column:
     """The token that came last after the same tokens; 0 without one."""
-    h, within = mix(text[Context(*back)], text.document.astype(np.uint64)), min(_remembered, text.window or _remembered)
+    h, within = mix(text[back], text.document.astype(np.uint64)), min(_remembered, text.window or _remembered)
     order, found = np.argsort(h, kind="stable"), np.zeros(len(h), np.uint64)
     same = (h[order[1:]] == h[order[:-1]]) & (np.diff(order) <= within)
     found[order[1:]] = np.where(same, mix(np.uint64(0), text.ids[order[:-1]].astype(np.uint64) + np.uint64(1)), np.uint64(0))
@@ -292,8 +280,8 @@ COLUMNS: dict[str, Callable[[Text], Column]] = {
     "words in line": lambda text: _since_place(text, text[_words].end, text[_line_start]),
     "width before": lambda text: _line_before(text, lambda start, end: end - start + 1),
     "line end": lambda text: _line_before(text, lambda start, end: text.ids[np.maximum(end - 1, 0)] + 1),
-    "sentence": _sentence,
-    "punctuation": _punctuation,
+    "sentence": lambda text: _since_place(text, text[_words].begin, _last_of(text, 5)),  # words that have begun in it
+    "punctuation": lambda text: np.where((last := _last_of(text, 5, 6)) > text.begin, text.ids[last] + 1, 0),
     "shape": _shape,
     "place": _place,
     "followed": lambda text: _followed(text, 1),
@@ -310,18 +298,9 @@ class Tree(NamedTuple):
     bit: Int[np.ndarray, "N D"]  # which way it goes at each
     length: Int[np.ndarray, " N"]  # decisions of a path
 
-    @property
-    def within(self) -> Bool[np.ndarray, "N D"]:
-        """Which entries belong to a path."""
-        return np.arange(self.node.shape[1]) < self.length[:, None]
-
-    @property
-    def depths(self) -> Int[np.ndarray, " nodes"]:
-        """How deep each node is."""
-        found = np.zeros(len(self.length) - 1, np.int32)
-        for depth in range(self.node.shape[1]):
-            found[self.node[self.length > depth, depth]] = depth
-        return found
+    within = property(lambda self: np.arange(self.node.shape[1]) < self.length[:, None])  # [N, D] which entries are of a path
+    # [nodes] how deep each is
+    depths = property(lambda self: np.nonzero(self.within)[1][np.unique(self.node[self.within], return_index=True)[1]])
 
     def log_probabilities(self, log_odds: Float[np.ndarray, "*B nodes"]) -> Float[np.ndarray, "*B N"]:
         """`log P` of every token from the log-odds of all nodes."""
@@ -419,10 +398,10 @@ def word_vectors(pairs: Sequence[csr_array], rank: int) -> Float[np.ndarray, "N 
     return x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-6)
 
 
-def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], least: float = 0.2) -> Tree:
+def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"]) -> Tree:
     """The tree that splits sets of tokens by 2-means of unit vectors x.
 
-    Each half keeps `least` of the occurrences, where the tokens allow it: paths stay short.
+    Each half keeps a fifth of the occurrences, where the tokens allow it: paths stay short.
     """
     N, children, weight = len(counts), {}, counts + 1e-3
     number, todo = N, [(np.arange(N), None)]
@@ -444,7 +423,7 @@ def bisect(x: Float[np.ndarray, "N R"], counts: Integer[np.ndarray, " N"], least
             order = np.argsort(score, kind="stable")
             share = np.cumsum(w[order]) / w.sum()
             n = np.searchsorted(share, 0.5) + 1 if threshold is None else np.count_nonzero(score <= threshold)
-            low, high = np.searchsorted(share, least) + 1, np.searchsorted(share, 1 - least)
+            low, high = np.searchsorted(share, 0.2) + 1, np.searchsorted(share, 1 - 0.2)
             low, high = (low, high) if low <= high else (1, len(w) - 1)  # a token may have more than all others
             before, left = left, np.zeros(len(w), bool)
             left[order[: np.clip(n, max(low, 1), min(high, len(w) - 1))]] = True

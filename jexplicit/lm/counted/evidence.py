@@ -250,8 +250,7 @@ def threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(os.cpu_count() or 1, 4))
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=threads.cache_clear)  # a child has no threads
+os.register_at_fork(after_in_child=threads.cache_clear)  # a child has no threads
 
 
 class Past(NamedTuple):
@@ -290,16 +289,11 @@ def pass_over(
     All decisions are sorted by (cell, time): what a cell has seen before one is an interval of that order, and each statistic a
     difference of two cumulative sums. Of a long text an eighth of the cells makes the table of states and the weights.
 
-    Args:
-        h: [L] the context at each place.
-        base: [B] log-odds b.
-        least: decisions that a cell must have seen before it says anything.
-        wanted: [R, 2] first and end of ascending ranges of decisions whose evidence is returned; default, of all.
-        table: of states; default, counted in this text, for each half of the cells in the other.
-        before: what the cells have seen before this text, for a view of the training text.
-        keep: whether to keep the cells.
-        weights: of evidence, given [W, 3] of the decisions that are wanted, 0 of cells that were not read for it; the base of
-            all decisions then changes in place.
+    h: [L] the context at each place. base: [B] log-odds. least: decisions that a cell must have seen before it says anything.
+    wanted: [R, 2] first and end of ascending ranges of decisions whose evidence is returned; default, of all. table: of states;
+    default, counted in this text, for each half of the cells in the other. before: cells of the training text, for a view of
+    it. keep: whether to keep the cells. weights: of evidence, given [W, 3] of the decisions that are wanted, 0 of cells that
+    were not read for it; the base of all decisions then changes in place.
     """
     B = len(d.bit)
     wanted = np.array([[0, B]]) if wanted is None else wanted
@@ -436,15 +430,11 @@ def directions(X, y, log_odds, sets, M, sets_in_all: int, size: int, ridge: floa
 
     G_s = sum (y - p) x,  h_s = sum p (1 - p),  A = sum_s c_s^2 (G_s G_s' - F_s) / sum_s c_s^2 h_s^2,  c_s = 1 / (h_s + 3000)
 
-    The ridge of a direction is the inverse of its variance in A (empirical Bayes). With halves [B] of the text, 0 and 1, the
-    product of their gradients stands for the square less chance: errors of static cells repeat within a half.
+    The ridge of a direction is the inverse of its variance in A (empirical Bayes), times `ridge`. With halves [B] of the text,
+    0 and 1, the product of their gradients stands for the square less chance: errors of static cells repeat within a half.
 
-    Args:
-        X: [F, B] evidence, of any floating type.
-        y, log_odds, sets: [B] decisions, the mix so far, and the set of each, of sets_in_all.
-        M: [F, F] whitening.
-        size: K, directions at most.
-        ridge: factor of the inverse variances.
+    X: [F, B] evidence, of any floating type. y, log_odds, sets: [B] decisions, the mix so far, and the set of each, of
+    sets_in_all. M: [F, F] whitening. size: K, directions at most.
     """
     p, half = expit(log_odds), np.zeros(len(y), int) if halves is None else halves.astype(int)
     h, M = np.bincount(sets, p * (1 - p), sets_in_all), M.astype(np.float32)

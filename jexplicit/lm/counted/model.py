@@ -3,6 +3,7 @@
 log P(token) = sum_d log sigma(+-a_d), with the log-odds a = w.x + sum_g D_g.z_g.
 """
 
+import itertools
 import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -102,15 +103,11 @@ class CountedModel(NamedTuple):
     names = property(lambda self: (*(part.name for part in self.parts), *(["word vectors"] if self.layer else [])))
     nbytes = property(lambda self: sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(self)))
 
-    @property
-    def radius(self) -> int:
-        """The token furthest back of those that contexts name by their distance."""
-        return max((column for part in self.parts for column in part.context.columns if isinstance(column, int)), default=1)
-
-    @property
-    def scalars(self) -> int:
-        """The number of weights, directions and learned sets, without counts and solved rows."""
-        return self.weights.size + sum(int(np.count_nonzero(gate.U) + np.count_nonzero(gate.D)) for _, gate in self.gates)
+    # the token furthest back of those that contexts name by their distance
+    radius = property(lambda self: max([1, *(k for part in self.parts for k in part.context.columns if isinstance(k, int))]))
+    # weights, directions and learned sets, without counts and solved rows
+    scalars = property(lambda self: self.weights.size + sum(np.count_nonzero(M) for _, g in self.gates for M in (g.U, g.D)))
+    learns = property(lambda self: self.history.startswith("adaptive") and not self.frozen)  # whether gates move on new text
 
     def within_documents(self) -> "CountedModel":
         """A model that treats each document as if there were no other."""
@@ -166,25 +163,14 @@ SUBWORDS = (
     *each((1, 3), ("followed",), ("followed two",), (1, 2, 3, 4, 5)),
     *each((1, 2, 3, 4), window=1000), *each((2,), window=200),
 )  # fmt: skip
-CONTEXTS = {"characters": CHARACTERS, "words": WORDS, "subwords": SUBWORDS}
-STAGES = {"characters": 2, "words": 1, "subwords": 1}
+CONTEXTS = {"char": CHARACTERS, "bpe": SUBWORDS}  # by the kind of the tokenizer; WORDS of others
 CHARACTER_GATES = (("place", "known"), ("place", "node"), ("before", "depth"), ("node",))
 WORD_GATES = (("since", "node"), ("depth", "known"), ("before",))
-GATES = {"characters": CHARACTER_GATES, "words": WORD_GATES, "subwords": WORD_GATES}
 
 
-def contexts_name(contexts: str, kind: str | None) -> str:
-    """The name of a set of contexts; auto depends on the kind of tokenizer."""
-    name = {"char": "characters", "bpe": "subwords"}.get(kind or "", "words") if contexts == "auto" else contexts
-    if name not in CONTEXTS:
-        raise ValueError(f"contexts {contexts!r}: choose auto, {' or '.join(CONTEXTS)}")
-    return name
-
-
-def contexts_radius(contexts: str, kind: str | None) -> int:
+def contexts_radius(kind: str) -> int:
     """The furthest token that contexts name by its distance: the model's radius."""
-    found = CONTEXTS[contexts_name(contexts, kind)]
-    return max(column for context in found for column in context.columns if isinstance(column, int))
+    return max(k for context in CONTEXTS.get(kind, WORDS) for k in context.columns if isinstance(k, int))
 
 
 _sizes = {"place": 8, "known": 16, "node": 512, "depth": 16, "before": 512, "since": 8}  # of facts, at most
@@ -212,7 +198,7 @@ def sets_of(
             case "node":
                 fact = node
             case "depth":
-                fact = tree.depths[node]
+                fact = tree.depths[node].astype(np.int32)
             case "before":
                 ids = text.ids if len(tree.length) <= _sizes[name] else text.spelling.classes[200][text.ids]
                 fact = np.append(0, ids[:-1])[place]
@@ -243,7 +229,7 @@ def fit_counted(
     *,
     history: str = "none",
     contexts: Sequence[Context] | None = None,
-    gates: Sequence[tuple[str, ...]] | None = None,
+    gates: int | Sequence[tuple[str, ...]] = 4,
     layer: bool | None = None,
     stages: int | None = None,
     frozen: bool = False,
@@ -259,32 +245,41 @@ def fit_counted(
         N: how many tokens there are.
         tokenizer: of the tokens; without one, columns of words and lines say nothing.
         history: what the model sees of the text before a token.
-        contexts: in the order in which they are added; default, those of CONTEXTS for the kind of the tokenizer.
-        gates: the facts by which each chooses its sets, see `sets_of`; default, CHARACTER_GATES or WORD_GATES.
+        contexts: in the order in which they are added; default, CHARACTERS, SUBWORDS or WORDS, by the kind of the tokenizer.
+        gates: the facts by which each chooses its sets, see `sets_of`; or how many of CHARACTER_GATES or WORD_GATES.
         layer: whether a layer on word vectors is solved; default, of words and subwords in texts of 100,000 decisions and more.
-        stages: in how many parts the contexts are divided, each followed by the gates; default, STAGES of the kind.
+        stages: in how many parts the contexts are divided, each followed by the gates; default, 2 of characters, else 1.
         frozen: whether the weights of gates stay as they are after the fit, in an adaptive model, too.
         eos: whether `<pad>` is predicted.
         seed: of the sample that weights are fitted on.
         least: decisions that a cell must have seen before it says anything; default, 1, of long texts 6.
-        log: called after each context and gate with its name.
+        log: called after each context and gate with how many are done, of how many, and its name.
 
     Raises:
         ValueError: a stream without documents, a token id outside the vocabulary, an unknown history or gate, no context,
             stages below 1 or more than contexts.
     """
-    log = log or (lambda **event: None)
     check_stream(ids)
     check_token_ids(ids, N)
     window_of(history)
-    if unknown := {name for names in gates or () for name in names} - set(_sizes):
+    kind = tokenizer.kind if tokenizer else "word"
+    chain = CONTEXTS.get(kind, WORDS) if contexts is None else contexts
+    chain = [context for context in chain if history != "none" or context.window is None]
+    gates = (CHARACTER_GATES if kind == "char" else WORD_GATES)[:gates] if isinstance(gates, int) else gates
+    stages = 1 + (kind == "char") if stages is None else stages
+    if unknown := {fact for facts in gates for fact in facts} - set(_sizes):
         raise ValueError(f"gate {', '.join(sorted(unknown))}: choose among {', '.join(_sizes)}")
-    name = contexts_name("auto", tokenizer and tokenizer.kind)
-    chain = [c for c in (CONTEXTS[name] if contexts is None else contexts) if history != "none" or c.window is None]
-    gates, stages = GATES[name] if gates is None else gates, STAGES[name] if stages is None else stages
     if not 1 <= stages <= len(chain):
         raise ValueError(f"{stages} stages of {len(chain)} contexts: give at least one of each, and a context for each stage")
-    ids = shuffled(np.asarray(ids, np.int32), seed)
+
+    # Pieces of neighbouring documents in a random order, whatever their sources
+    ids = np.asarray(ids, np.int32)
+    ends, size = np.flatnonzero(ids == PAD)[1:] + 1, max(len(ids) // 200, _piece)
+    cuts = ends[np.flatnonzero(np.diff(ends // size, prepend=0))]
+    pieces = [piece for piece in np.split(ids[1:], cuts - 1) if len(piece)]
+    ids = np.concatenate([ids[:1], *(pieces[i] for i in np.random.default_rng(seed).permutation(len(pieces)))])
+
+    # Their tokens as decisions
     sizes = {int(c.partition(":")[0]) for context in chain for c in context.columns if isinstance(c, str) and ":" in c}
     tree, classes = grow(ids if eos else ids[ids != PAD], N, sorted(sizes | {200}))
     text = Text(ids, spelling(tokenizer, N)._replace(classes=classes), history)
@@ -293,60 +288,66 @@ def fit_counted(
     d = decisions(ids, tree, predicted_places(ids, eos), block)
     B = len(d.bit)
     least = least or (6 if B > LONG else 1)
-    wanted = late_decisions(d.block, adaptive)
-    mixed = np.concatenate([np.arange(*ends, dtype=np.int32) for ends in wanted])  # the decisions that gates see
+    layer = layer if layer is not None else kind != "char" and B >= _solvable
+
+    # The decisions that gates are fitted on, the last ones, and of them a sample for weights
+    wanted = np.array([[max(B - _late, 0), B]])
+    if not adaptive and B > _late:  # the last ones of several blocks, so that sets differ by more than the cells of one
+        edges = np.searchsorted(d.block, np.arange(_blocks // 2, _blocks + 1, dtype=d.block.dtype))
+        wanted = np.stack([np.maximum(edges[1:] - _late // 2 // (_blocks // 2), edges[:-1]), edges[1:]], axis=1)
+    mixed = np.concatenate([np.arange(*ends, dtype=np.int32) for ends in wanted])
     W, y, among = len(mixed), d.bit[mixed], PARTS if B > LONG else 1  # of a long text weights see a part of the cells
     lowest = max(0, (B // 5 if adaptive else B * 2 // 5) - int(wanted[0, 0]))
     drawn = np.sort(lowest + np.random.default_rng(seed).choice(W - lowest, min(_sample * among, W - lowest), replace=False))
-    some, ends = drawn[::among], [len(chain) * stage // stages for stage in range(1, stages)]
-    layer = layer if layer is not None else name != "characters" and B >= _solvable
-    F = KINDS * len(chain) + layer + 1
+    some, fit = drawn[::among], slice(W // 20, W, max(1, W // 1_500_000))
+    ridge, halves = (_moving_ridge, None) if adaptive else (_static_ridge, d.block[mixed[fit]] % 2)
+
+    F = KINDS * len(chain) + layer + 1  # numbers of evidence; the last one is the same for all
     sample, X = np.full((F, len(some)), BIAS, np.float32), np.full((F, W), BIAS, np.float16)
     base, known, parts, fitted, solved = np.zeros(B, np.float32), np.zeros(W, np.uint8), [], [], None
-    fit, learned = slice(W // 20, W, max(1, W // 1_500_000)), blocks_of(d.place[mixed])
-    ridge, halves = (_moving_ridge, None) if adaptive else (_static_ridge, d.block[mixed[fit]] % 2)
+    learned, steps, in_all = blocks_of(d.place[mixed]), itertools.count(1), len(chain) + layer + stages * len(gates)
 
     def solve(x: np.ndarray) -> np.ndarray:
         """The weights of some evidence of one context."""
         at = drawn if W == B else drawn[np.flatnonzero(x[drawn].any(axis=1))]
         return newton(x[at].astype(np.float32), y[at], _start, _ridge, base[mixed[at]]).astype(np.float32)
 
-    def mix(F: int) -> None:
-        """Mix the first F numbers of evidence by gates, and change the base."""
-        log_odds = base[mixed]
-        of, x = (some, sample[:F].T) if W > _sample else (fit, X[:F, fit].astype(np.float32).T)  # what directions see, too
+    for first, end in itertools.pairwise(len(chain) * stage // stages for stage in range(stages + 1)):
+        for k, context in enumerate(chain[first:end], first):
+            view, at = view_of(context, history, text, starts), slice(KINDS * k, KINDS * (k + 1))
+            past = pass_over(text[context], d, base, view, least=least, wanted=wanted, keep=view.training, weights=solve)
+            sample[at], X[at] = past.x[:, some], past.x
+            parts.append(Part(context, past.step, past.table, past.cells))
+            known += context.of_last & past.known
+            if log:
+                log(next(steps), in_all, context=str(context))
+            if W < B:  # memory is short
+                text.made.clear()
+                trim_heap()
+        if layer and end == len(chain):
+            solved, x = solve_layer(text, d, base, tree, mixed)
+            sample[-2], X[-2] = x[some], x
+            step = newton(sample[-2:-1].T, y[some], np.ones(1), _ridge, base[mixed[some]])
+            solved = solved._replace(step=float(step[0]))
+            base[mixed] = np.clip(base[mixed] + solved.step * x, -MOST, MOST)
+            if log:
+                log(next(steps), in_all, context="word vectors")
+
+        # Gates mix the evidence so far, in directions that are white over decisions
+        K, log_odds = F if end == len(chain) else KINDS * end, base[mixed]
+        of, x = (some, sample[:K].T) if W > _sample else (fit, X[:K, fit].astype(np.float32).T)
         v = expit(log_odds[of]) * expit(-log_odds[of])
         fisher = (x * v[:, None]).T @ x  # information, nearly singular
-        M = np.linalg.inv(np.linalg.cholesky(fisher + 1e-4 * np.diag(np.diag(fisher)) + _unseen * np.eye(F))).T
+        M = np.linalg.inv(np.linalg.cholesky(fisher + 1e-4 * np.diag(np.diag(fisher)) + _unseen * np.eye(K))).T
         M *= np.sqrt(v.sum())
         for names in gates:
-            sets, in_all = sets_of(names, text, d, known, tree, mixed)
-            gate = directions(X[:F, fit], y[fit], log_odds[fit], sets[fit], M, in_all, _size, ridge, halves)
-            log_odds, gate = read_gate(gate, X[:F], log_odds, sets, y, learned)
+            sets, sets_in_all = sets_of(names, text, d, known, tree, mixed)
+            gate = directions(X[:K, fit], y[fit], log_odds[fit], sets[fit], M, sets_in_all, _size, ridge, halves)
+            log_odds, gate = read_gate(gate, X[:K], log_odds, sets, y, learned)
             fitted.append((names, gate))
-            log(gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()))
+            if log:
+                log(next(steps), in_all, gate=" x ".join(names), directions=int(np.isfinite(gate.ridge).sum()))
         base[mixed] = log_odds
-
-    for k, context in enumerate(chain):
-        view, at = view_of(context, history, text, starts), slice(KINDS * k, KINDS * (k + 1))
-        past = pass_over(text[context], d, base, view, least=least, wanted=wanted, keep=view.training, weights=solve)
-        sample[at], X[at] = past.x[:, some], past.x
-        parts.append(Part(context, past.step, past.table, past.cells))
-        known += context.of_last & past.known
-        log(context=str(context))
-        if W < B:  # memory is short
-            text.made.clear()
-            trim_heap()
-        if k + 1 in ends:
-            mix(at.stop)
-    if layer:
-        solved, x = solve_layer(text, d, base, tree, mixed)
-        sample[-2], X[-2] = x[some], x
-        step = newton(sample[-2:-1].T, y[some], np.ones(1), _ridge, base[mixed[some]])
-        solved = solved._replace(step=float(step[0]))
-        base[mixed] = np.clip(base[mixed] + solved.step * x, -MOST, MOST)
-        log(context="word vectors")
-    mix(F)
     weights = np.concatenate([*(part.step for part in parts), [solved.step] if solved else [], [0]]).astype(np.float32)
     return CountedModel(tree, tuple(parts), weights, tuple(fitted), text.spelling, history, eos, frozen, least, solved)
 
@@ -361,26 +362,6 @@ def fit_bytes(counts: Integer[np.ndarray, " N"], contexts: int) -> int:
     B = 1.1 * counts.sum() * -(p * np.log2(p)).sum()  # decisions: paths are hardly longer than the entropy
     evidence, cells, order = 2 * KINDS * min(B, _late), 4 if B <= LONG else 0.25, 120 if B <= SORTED_ONCE else 0  # bytes
     return int(RUNTIME_BYTES + (24 + order) * B + contexts * (evidence + cells * B + min(16e6, 60 * B)))
-
-
-def shuffled(ids: Integer[np.ndarray, " L"], seed: int) -> Integer[np.ndarray, " L"]:
-    """A text as pieces of neighbouring documents in a random order, whatever their sources."""
-    ends = np.flatnonzero(ids == PAD)[1:] + 1
-    size = max(len(ids) // 200, _piece)
-    cuts = ends[np.flatnonzero(np.diff(ends // size, prepend=0))]
-    pieces = [piece for piece in np.split(ids[1:], cuts - 1) if len(piece)]
-    order = np.random.default_rng(seed).permutation(len(pieces))
-    return np.concatenate([ids[:1], *(pieces[i] for i in order)])
-
-
-def late_decisions(block: Integer[np.ndarray, " B"], adaptive: bool) -> Int[np.ndarray, "R 2"]:
-    """Ranges of the decisions that gates are fitted on: the last ones."""
-    if adaptive or len(block) <= _late:
-        return np.array([[max(len(block) - _late, 0), len(block)]])
-    # of a long static text the last ones of several blocks, so that sets differ by more than the cells of one
-    half, edges = _blocks // 2, np.searchsorted(block, np.arange(_blocks + 1, dtype=block.dtype))
-    first, last = edges[half:-1], edges[half + 1 :]
-    return np.stack([np.maximum(last - _late // 2 // half, first), last], axis=1)
 
 
 # Reading
@@ -405,6 +386,7 @@ class Ahead(NamedTuple):
     base: np.ndarray  # of all decisions that are kept, the old ones first
     log_odds: np.ndarray
     gates: tuple[Gate, ...]  # after they have learned
+    blocks: np.ndarray  # of the first decisions, those that gates have learned from
 
 
 def begin(model: CountedModel) -> CountedState:
@@ -438,7 +420,8 @@ def look_ahead(
     b, known, base = np.zeros(len(later.bit), np.float32), np.zeros(len(later.bit), np.uint8), []
     X = np.full((len(model.weights), len(b)), BIAS, np.float32)
     starts, sets, gates = np.zeros(len(ids), int), [], list(state.gates)
-    blocks, wanted = complete(model, state, later) if learn else NO_BLOCKS, np.array([[first, len(d.bit)]])
+    blocks = complete(state, later) if learn and model.learns else NO_BLOCKS
+    wanted = np.array([[first, len(d.bit)]])
     own = model.history != "none"  # it counts the text that is read
     for k, part in enumerate(model.parts):
         if own:
@@ -460,13 +443,11 @@ def look_ahead(
             sets.append(sets_of(model.gates[n][0], text, later, known, model.tree)[0])
             b, gates[n] = read_gate(gates[n], X[:F], b, sets[n], later.bit, blocks)
     kept = np.array(base, np.float32).reshape(len(base), len(d.bit) if base else 0)
-    return Ahead(later, X, tuple(sets), kept, b, tuple(gates))
+    return Ahead(later, X, tuple(sets), kept, b, tuple(gates), blocks)
 
 
-def complete(model: CountedModel, state: CountedState, d: Decisions) -> Int[np.ndarray, " n"]:
-    """The blocks of decisions ahead that are whole, for learning gates."""
-    if model.frozen or not model.history.startswith("adaptive"):
-        return NO_BLOCKS
+def complete(state: CountedState, d: Decisions) -> Int[np.ndarray, " n"]:
+    """The blocks of decisions ahead that are whole, which gates learn from."""
     blocks = blocks_of(d.place, state.done)
     return blocks[: np.searchsorted(blocks, (state.done + len(blocks)) // BLOCK)]
 
@@ -497,8 +478,7 @@ def read_decisions(
 def _after(model: CountedModel, state: CountedState, ahead: Ahead | None, ids: np.ndarray) -> CountedState:
     """The state after decisions ahead, without documents out of sight."""
     if ahead:
-        moving = model.history.startswith("adaptive") and not model.frozen
-        done = state.done + len(complete(model, state, ahead.d)) if moving else ahead.base.shape[1]
+        done = state.done + len(ahead.blocks) if model.learns else ahead.base.shape[1]
         state = state._replace(base=ahead.base, gates=ahead.gates, done=done)
     last = int(np.flatnonzero(ids == PAD)[-1])
     if not last or (model.history != "none" and "document" not in model.history):
@@ -518,23 +498,14 @@ def expect(model: CountedModel, state: CountedState) -> Ahead:
 
 def accept(model: CountedModel, state: CountedState, ahead: Ahead, token: int) -> CountedState:
     """The state after a predicted token, from the findings of `expect`."""
-    ids = np.append(state.tokens, np.int32(token))
-    if token == PAD and not model.eos:  # no decision leads to it
-        return _after(model, state, None, ids)
-    nodes, length = model.vocab_size - 1, model.tree.length[token]
-    old, kept = len(ahead.d.bit) - nodes, ahead.base.shape[1] - nodes
-    path, bit = model.tree.node[token, :length], model.tree.bit[token, :length]
-    some = np.append(np.arange(old), old + path)
-    d = Decisions(*(field[some] for field in ahead.d))._replace(bit=np.append(ahead.d.bit[:old], bit))
-    base = np.concatenate([ahead.base[:, :kept], ahead.base[:, kept + path]], axis=1) if len(ahead.base) else ahead.base
-    X, a, done = ahead.X[:, some], np.zeros(len(some), np.float32), 0
-    gates, learn = list(state.gates), complete(model, state, d)
-    for n, gate in enumerate(gates if len(learn) else []):
-        F = len(gate.U)
-        a = weigh(model.weights[done:F], X[done:F], a)
-        a, gates[n] = read_gate(gate, X[:F], a, ahead.sets[n][some], d.bit, learn)
-        done = F
-    return _after(model, state, ahead._replace(d=d, base=base, gates=tuple(gates)), ids)
+    path, nodes = model.tree.node[token, : model.tree.length[token]], model.vocab_size - 1
+    some = np.append(np.arange(len(ahead.d.bit) - nodes), len(ahead.d.bit) - nodes + path)
+    moved = model.learns and len(complete(state, Decisions(*(field[some] for field in ahead.d))))
+    if moved or (token == PAD and not model.eos):  # gates learn, or no decision leads there
+        return read_decisions(model, state, np.array([token]))[2]
+    kept = ahead.base.shape[1] - nodes
+    base = ahead.base[:, np.append(np.arange(kept), kept + path)] if len(ahead.base) else ahead.base
+    return _after(model, state, ahead._replace(base=base), np.append(state.tokens, np.int32(token)))
 
 
 def distributions(

@@ -21,7 +21,7 @@ from jexplicit.lm.attribution import account, divide, explain
 from jexplicit.lm.counted import evidence
 from jexplicit.lm.counted import model as core
 from jexplicit.lm.counted.contexts import Context, Text
-from jexplicit.lm.counted.evidence import KINDS, NO_BLOCKS
+from jexplicit.lm.counted.evidence import KINDS
 from jexplicit.lm.counted.model import CountedModel, CountedState, begin, each, fit_counted, look_ahead, orders
 from jexplicit.lm.evaluation import (
     Combination,
@@ -37,11 +37,10 @@ from jexplicit.lm.evaluation import (
     read,
     score,
 )
-from jexplicit.lm.files import read_model_file, save_model
 from jexplicit.lm.fit import fit_model
 from jexplicit.lm.generation import generate, next_token
 from jexplicit.lm.model import Past, draw_sample, read_text, token_model
-from jexplicit.lm.text_model import TextModel, load_model
+from jexplicit.lm.text_model import TextModel, load_model, read_model_file, save_model
 from jexplicit.lm.training_text import Options, TrainingText
 from jexplicit.runs.devices import data_mesh
 
@@ -144,7 +143,6 @@ def test_bad_input_is_refused_before_anything_is_counted():
         ({"ids": train()[:2]}, "token stream"),
     ]:
         refused(message, fit_counted, **{"ids": train(), "N": N, "tokenizer": tokenizer(), **bad})
-    refused("contexts 'lines'", core.contexts_name, "lines", "char")
 
 
 # A layer on word vectors
@@ -275,7 +273,7 @@ def test_states_of_other_models_and_calls_that_are_refused(tmp_path):
         ("not of this model", lambda: predict(model, init(model._replace(gates=turned)))),
         ("not of this model", lambda: predict(plain, init(plain._replace(weights=-plain.weights)))),
         ("not of this model", lambda: predict(combine(fitted(), fitted(), stream(6, 5)), init(fitted()))),
-        ("counted model", lambda: predict(other, init(model))),
+        ("not of this model", lambda: predict(other, init(model))),
         ("token id", lambda: read(model, init(model), [model.vocab_size])),
         ("token id", lambda: next_token(model, [model.vocab_size])),
         ("past", lambda: log_distributions(model, text.X)),
@@ -340,7 +338,7 @@ def test_a_gate_speaks_through_its_evidence():
     for part in (0, 3):
         X = ahead.X.copy()
         X[KINDS * part : KINDS * (part + 1)] = 0
-        a, b = divide(model, begin(model).gates, ahead._replace(X=X), NO_BLOCKS)[1], ahead.log_odds
+        a, b = divide(model, begin(model).gates, ahead._replace(X=X))[1], ahead.log_odds
         U = [gate.U for _, gate in model.gates]
         z = [np.abs(x[: len(u)].T.astype(np.float32) @ u).max(axis=1) < 7 for u in U for x in (ahead.X, X)]
         calm = np.all(z, axis=0) & (np.abs(b) < 9) & (np.abs(a) < 9) & (np.abs(own.entries[:, -1]) < 1e-5)
