@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 
 from jexplicit.nn.names import ScheduleName
 from jexplicit.nn.training import make_schedule
-from jexplicit.runs.devices import AXIS, History, data_mesh, iterate, key_of_seed, map_rows, on_cpu, serial_kernels
+from jexplicit.runs.devices import AXIS, History, data_mesh, iterate, key_of_seed, map_rows, on_cpu
 
 
 @runtime_checkable
@@ -124,7 +124,8 @@ def training_steps(
         keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(first + jnp.arange(steps, dtype=first.dtype))
         return lax.scan(step, state, keys)
 
-    return population_steps(run, mesh, 1, compiler_options=serial_kernels(mesh))
+    one_thread_a_kernel = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"} if on_cpu(mesh) else {}
+    return population_steps(run, mesh, 1, compiler_options=one_thread_a_kernel)
 
 
 def population_steps(run: Callable[..., Any], mesh: Mesh, shared: int, **options: Any) -> Callable[..., Any]:

@@ -4,11 +4,10 @@ A worker tokenises a part of consecutive documents, writes it as the shard of th
 always gives the same file, so a part that a runner tries again changes nothing. All workers share one file system.
 """
 
-import contextlib
 import importlib.util
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -53,13 +52,7 @@ def write_stream_index(folder: str | os.PathLike, shards: Iterable[Shard], token
 
 
 def ingest(
-    parts: Sequence[Part],
-    tokenizer: Tokenizer,
-    out: str | os.PathLike,
-    *,
-    radius: int,
-    runner: str = "DirectRunner",
-    options: Sequence[str] = (),
+    parts: Sequence[Part], tokenizer: Tokenizer, out: str | os.PathLike, *, radius: int, runner: str, options: Sequence[str]
 ) -> None:
     """Run the pipeline: parts to shards of train and dev, and counts."""
     check_beam()
@@ -69,27 +62,25 @@ def ingest(
     out = local_path(out)
     if runner == "DirectRunner":  # would first download another engine
         runner = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
-    flags = PipelineOptions([f"--runner={runner}", *options])
-    with _one_line_errors(), beam.Pipeline(options=flags) as pipeline:
-        documents = pipeline | "Parts" >> beam.Create(parts) | "Spread" >> beam.Reshuffle()
-        written = documents | "Tokenise and count" >> beam.Map(tokenise_part, tokenizer, out, radius)
-        shards = written | "Shards" >> beam.MapTuple(lambda split, shard, counts: (split, shard)) | beam.GroupByKey()
-        _ = shards | "Index the shards" >> beam.MapTuple(
-            lambda split, of_split: write_stream_index(out / split, of_split, tokenizer)
-        )
-        tables = written | "Tables" >> beam.FlatMap(lambda part: [(k, (C,)) for k, C in enumerate(part[2], 1)])
-        # tables of one offset are merged in the worker before they are sent, and again where they arrive
-        summed = tables | "Sum" >> beam.CombinePerKey(lambda parts: merge_counts(*parts))
-        _ = (
-            summed
-            | beam.combiners.ToDict()
-            | "Write the tables"
-            >> beam.Map(
-                lambda found: write_tables(
-                    out / "counts", tuple(found[k][0] for k in sorted(found)), tokenizer=tokenizer.sha256
-                )
-            )
-        )
+
+    def save(found):  # without types, which Beam would compare with what it infers
+        write_tables(out / "counts", tuple(found[k][0] for k in sorted(found)), tokenizer=tokenizer.sha256)
+
+    try:
+        with beam.Pipeline(options=PipelineOptions([f"--runner={runner}", *options])) as pipeline:
+            documents = pipeline | "Parts" >> beam.Create(parts) | "Spread" >> beam.Reshuffle()
+            written = documents | "Tokenise and count" >> beam.Map(tokenise_part, tokenizer, out, radius)
+            shards = written | "Shards" >> beam.MapTuple(lambda split, shard, counts: (split, shard)) | beam.GroupByKey()
+            _ = shards | "Index the shards" >> beam.MapTuple(lambda split, own: write_stream_index(out / split, own, tokenizer))
+            tables = written | "Tables" >> beam.FlatMap(lambda part: [(k, (C,)) for k, C in enumerate(part[2], 1)])
+            # tables of one offset are merged in the worker before they are sent, and again where they arrive
+            summed = tables | "Sum" >> beam.CombinePerKey(lambda parts: merge_counts(*parts))
+            _ = summed | beam.combiners.ToDict() | "Write the tables" >> beam.Map(save)
+    except Exception as error:  # a worker's ValueError, from the text of its traceback
+        text = f"ValueError: {error}" if isinstance(error, ValueError) else str(error)
+        if found := re.findall(r"^ValueError: (.+?)(?: \[while running .*)?$", text, re.MULTILINE):
+            raise ValueError(found[-1]) from error
+        raise
 
 
 def check_beam() -> None:
@@ -97,15 +88,3 @@ def check_beam() -> None:
     if importlib.util.find_spec("apache_beam") is None:
         remedy = "pip install 'jexplicit[beam]', or tokenise on this machine with launch.shards"
         raise ValueError(f"Apache Beam is not installed: {remedy}")
-
-
-@contextlib.contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Raise a worker's ValueError from the text of its traceback."""
-    try:
-        yield
-    except Exception as error:
-        text = f"ValueError: {error}" if isinstance(error, ValueError) else str(error)
-        if found := re.findall(r"^ValueError: (.+?)(?: \[while running .*)?$", text, re.MULTILINE):
-            raise ValueError(found[-1]) from error
-        raise

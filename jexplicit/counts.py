@@ -17,15 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int, Integer
 from scipy.sparse import csr_array
 
-from jexplicit.data.streams import (
-    Shards,
-    Stream,
-    check_radius,
-    check_stream,
-    check_token_ids,
-    context_columns,
-    distinct_rows,
-)
+from jexplicit.data.streams import Shards, Stream, check_radius, check_stream, check_token_ids, context_columns, distinct_rows
 from jexplicit.data.tokenizers import PAD, Progress
 from jexplicit.runs.devices import (
     AXIS,
@@ -97,14 +89,14 @@ def count(
     if chunk < 1:
         raise ValueError(f"chunk of {chunk} positions: count at least one position per step")
     check_memory(mesh, 4 * K * N * N, "tables of counts")
-    first, last = _own_part(stream, K)
+    first, last = part_of_process(1, len(stream))
     each = max(_least_chunk, -(-(last - first) // mesh.size))
     chunk = min(chunk, 1 << (each - 1).bit_length())  # few sizes are compiled
     D, span, sharding = mesh.size, chunk * mesh.size, NamedSharding(mesh, PartitionSpec(AXIS))
     total: Counts = ()  # on the host
     tables: list[jax.Array] = []  # on devices
     counted, unmerged = None, 0
-    for window in windows(stream, first, last, radius=K, span=span, progress=progress):
+    for window in windows(stream, radius=K, span=span, progress=progress):
         check_token_ids(window, N)
         if unmerged + span >= INT32_CELLS:  # no cell can have passed 2^31 yet
             total, unmerged = merge_counts(total, _on_host(tables, N)), 0
@@ -119,7 +111,7 @@ def count(
         jax.block_until_ready(before)  # the window before: more than two at a time would fill the memory
         unmerged += span
     total = merge_counts(total, _on_host(tables, N)) or (np.zeros((N, N), np.int32),) * K  # of a process without a position
-    return sum_over_processes(total)
+    return tuple(map(sum_over_processes, total))
 
 
 @functools.cache
@@ -154,24 +146,16 @@ def _on_host(tables: list[jax.Array], N: int) -> Counts:
     return tuple(counts)
 
 
-def _own_part(stream: Stream, K: int) -> tuple[int, int]:
-    """The targets first .. last - 1 of this process, in verified files."""
-    first, last = part_of_process(1, len(stream))
-    if isinstance(stream, Shards):
-        stream.verify(max(first - K, 0), last)
-    return first, last
+def windows(stream: Stream, *, radius: int, span: int, progress: Progress | None = None) -> Iterator[np.ndarray]:
+    """Windows of this process's part, each after `radius` tokens; the next is read ahead.
 
-
-def windows(
-    stream: Stream, first: int, last: int, *, radius: int, span: int, progress: Progress | None = None
-) -> Iterator[np.ndarray]:
-    """Windows of a range, each after `radius` tokens; the next is read ahead.
-
-    Example:
-        >>> [w.tolist() for w in windows(np.array([0, 5, 6, 0]), 1, 4, radius=1, span=2)]
-        [[0, 5, 6], [6, 0]]
+    >>> [w.tolist() for w in windows(np.array([0, 5, 6, 0]), radius=1, span=2)]
+    [[0, 5, 6], [6, 0]]
     """
     check_stream(stream)
+    first, last = part_of_process(1, len(stream))
+    if isinstance(stream, Shards):
+        stream.verify(max(first - radius, 0), last)
 
     def read(start: int) -> np.ndarray:
         tokens = np.asarray(stream[max(start - radius, 0) : min(start + span, last)])
@@ -208,7 +192,7 @@ def count_sparse(stream: Stream, *, radius: int, vocab_size: int, progress: Prog
     check_radius(radius)
     if not 1 <= (N := vocab_size) <= 2**31:
         raise ValueError(f"vocabulary {N}: sparse counts take token ids below 2^31; use 1 <= N <= 2^31")
-    parts = windows(stream, *_own_part(stream, radius), radius=radius, span=_block_positions, progress=progress)
+    parts = windows(stream, radius=radius, span=_block_positions, progress=progress)
     counts = sum_tables(window_pairs(window, radius, N) for window in parts)
     counts = counts or (csr_array((N, N), dtype=np.int32),) * radius
     if jax.process_count() == 1:
@@ -230,9 +214,9 @@ def counted_radius(counts: Counts | SparseCounts, radius: int | None) -> int:
     if not 1 <= K <= len(counts):
         remedy = f"count with a radius of at least {radius}" if K > 0 else "use a radius of at least 1"
         raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: {remedy}")
-    if is_concrete(counts[0]) and not 0 < (total := float(counts[0].sum(dtype=np.float64))) < np.inf:
-        raise ValueError(f"counts with a sum of {total:g}: count a text with at least one token")
     tables: Any = counts[:K] if is_concrete(counts[0]) else ()
+    if tables and not 0 < (total := float(tables[0].sum(dtype=np.float64))) < np.inf:
+        raise ValueError(f"counts with a sum of {total:g}: count a text with at least one token")
     for C in tables:
         if C.shape != (C.shape[0],) * 2 or C.min() < 0 or (C.dtype.kind == "f" and (C % 1).any()):
             raise ValueError(f"counts {C.shape} from {C.min()} to {C.max()}: pass tables [N, N] of whole numbers of at least 0")
@@ -355,15 +339,7 @@ class ContextLevel(NamedTuple):
 
 
 def count_contexts(X: Integer[np.ndarray, "M K"], Y: Integer[np.ndarray, " M"], vocab_size: int) -> list[ContextLevel]:
-    """Count the contexts of 1, 2, ... K tokens (nearest first) before the targets.
-
-    Example:
-        >>> one, two = count_contexts(np.array([[1, 0], [1, 2], [1, 2]]), np.array([1, 1, 1]), 3)
-        >>> one.start.tolist(), one.outputs.tolist(), one.counts.tolist()  # id 1 before target 1, in contexts (1, 0) and (1, 2)
-        ([0, 0, 1, 1], [1], [2])
-        >>> two.contexts.tolist(), two.counts.tolist()
-        ([3, 5], [1, 2])
-    """
+    """Count the contexts of 1, 2, ... K tokens (nearest first) before the targets."""
     N = vocab_size
     (number, *longer, y), n = distinct_rows([*X.T, Y])
     begins = np.concatenate([[True], number[1:] != number[:-1]])

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from jexplicit.runs.devices import as_float, check_key, checked, full_precision
+from jexplicit.runs.devices import as_float, checked, full_precision, key_of_seed
 
 _images_per_call = 500
 _images_for_axes = 10_000
@@ -34,59 +34,24 @@ def positive_parts(x: Float[Array, "... D"]) -> Float[Array, "... DD"]:
     return jnp.concatenate([jax.nn.relu(x), jax.nn.relu(-x)], axis=-1)
 
 
-def _check_norms(H: Float[Array, "M D"], **options: float) -> None:
-    if 0 in H.shape:
-        return  # it has a message of its own
-    lowest, norms = float(H.min()), as_float(H).sum(axis=1)
-    if not lowest >= 0 or not bool(jnp.isfinite(norms).all()):
-        remedy = "split them by positive_parts, or scale them"
-        raise ValueError(f"features down to {lowest}: rows of equal norm need finite features >= 0, with finite sums; {remedy}")
-    if not float(norms.min()) > 0:
-        raise ValueError(f"row {int(norms.argmin())} has no feature above 0, and so cannot be normalised: drop this example")
-
-
-@checked(_check_norms, static=("K", "floor"))
-def unit_rows(H: Float[Array, "M D"], *, K: float = 1.0, floor: float = 0.01) -> Float[Array, "M D"]:
-    """`K (h/||h||_1 + floor/D) / (1 + floor)`: positive rows of L1 norm K.
-
-    With the floor, a mass spread evenly over a row, every feature co-occurs with every output. A negative or non-finite feature
-    and a row of zeros are a ValueError, except under jit, vmap and grad.
-
-    >>> unit_rows(jnp.array([[3.0, 1.0]]), K=2.0, floor=1.0).tolist()
-    [[1.25, 0.75]]
-    """
-    if not 0 < floor < math.inf or not 0 < K < math.inf:
-        raise ValueError(f"floor {floor}, K {K}: both must be above 0 and finite")
-    if 0 in H.shape:
-        raise ValueError(f"features {H.shape}: give at least one example and one feature")
-    H = as_float(H)
-    return (H / H.sum(axis=1, keepdims=True) + floor / H.shape[1]) * (K / (1 + floor))
-
-
-def fourier_directions(
-    key: Any, inputs: int, number: int, *, scale: float = 1.0, dtype=jnp.float32
-) -> Float[Array, "inputs number"]:
+def fourier_directions(key: Any, inputs: int, number: int, *, scale: float = 1.0) -> Float[Array, "inputs number"]:
     """Directions W for the kernel `exp(-scale² ||x - y||² / 2)`, from N(0, scale²).
 
     >>> fourier_directions(jax.random.key(0), 3, 5).shape
     (3, 5)
     """
-    check_key(key)
     if not 0 < scale < math.inf or number < 1:
         raise ValueError(f"{number} directions of scale {scale}: use at least one, and a scale above 0")
-    return scale * jax.random.normal(key, (inputs, number), dtype)
+    return scale * jax.random.normal(key_of_seed(key), (inputs, number), jnp.float32)
 
 
-@full_precision
-def _largest(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> Float[Array, ""]:
-    return jnp.abs(X @ W).max(initial=0)
+def _check_phases(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> None:
+    most = float(jnp.linalg.norm(X, axis=1).max(initial=0) * jnp.linalg.norm(W, axis=0).max(initial=0))
+    if not most * jnp.finfo(jnp.result_type(X, W)).eps < 1:
+        raise ValueError(f"phases up to {most}: scale X to the order of 1")
 
 
-def _refuse_phases(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> None:
-    raise ValueError(f"phases up to {float(_largest(X, W))}: scale X to the order of 1")
-
-
-@checked(_refuse_phases, fine=lambda X, W: _largest(X, W) * jnp.finfo(jnp.result_type(X, W)).eps < 1)
+@checked(_check_phases)
 @full_precision
 def fourier_features(X: Float[Array, "M r"], W: Float[Array, "r n"]) -> Float[Array, "M nn"]:
     """`[cos XW, sin XW] / sqrt(n)`: inner products approximate the kernel.
@@ -112,13 +77,6 @@ def cos_sin(x: Array) -> tuple[Array, Array]:
     return 1 - 2 * sine**2, 2 * sine * cosine
 
 
-def _check_levels(images: np.ndarray, levels: int) -> None:
-    """Refuse no images, fewer than 2 grey levels, and other levels."""
-    if not len(images) or levels < 2 or not 0 <= images.min() <= images.max() <= levels - 1:
-        span = f" from {images.min()} to {images.max()}" if images.size else ""
-        raise ValueError(f"{len(images)} images{span}, of {levels} grey levels: give at least one, with levels 0 .. levels - 1")
-
-
 def _of_images(
     f: Callable[[Array], Array],
     images: UInt8[np.ndarray, "M height width"],
@@ -126,7 +84,9 @@ def _of_images(
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[Array, "M D"]:
     """f of grey levels between 0 and 1, in batches of images."""
-    _check_levels(images, levels)
+    if not len(images) or levels < 2 or not 0 <= images.min() <= images.max() <= levels - 1:
+        span = f" from {images.min()} to {images.max()}" if images.size else ""
+        raise ValueError(f"{len(images)} images{span}, of {levels} grey levels: give at least one, with levels 0 .. levels - 1")
     blocks = []
     for m in range(0, len(images), _images_per_call):
         blocks.append(f(jnp.asarray(images[m : m + _images_per_call], jnp.float32) / (levels - 1)))

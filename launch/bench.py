@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast, get
 
 import numpy as np
 
-from jexplicit.data.streams import context_columns, with_leading_pads
+from jexplicit.data.streams import context_columns
 from jexplicit.data.text import read_documents
 from jexplicit.data.tokenizers import PAD, Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, set_malloc
@@ -86,7 +86,7 @@ def optional(name: str) -> ModuleType | None:
 
 def bincount_tables(x: np.ndarray, N: int) -> list[np.ndarray]:
     """Tables of pairs [N, N] by `numpy.bincount`."""
-    stream, tables = with_leading_pads(x, RADIUS), []
+    stream, tables = np.pad(x, (RADIUS - 1, 0), constant_values=PAD), []
     for context in context_columns(stream, RADIUS):
         ids = np.multiply(context, N, dtype=np.int64)
         ids += stream[RADIUS:]

@@ -20,7 +20,7 @@ from icl.blur.design import Rules, check_states
 from icl.recurrences import solve_rows
 from jexplicit.data.text import is_input, read_input
 from jexplicit.nn.networks import activation
-from jexplicit.runs.devices import check_key, full_precision
+from jexplicit.runs.devices import full_precision, key_of_seed
 from jexplicit.runs.files import local_path, parse_json, write_json
 
 # With k states a genome has four k x k matrices and a few scalars, for any size of the network:
@@ -251,12 +251,11 @@ def init_synapses(key: Array, genome: Genome, rules: Rules, sizes: Sequence[int]
     Raises:
         ValueError: fewer than two layers, or an empty layer.
     """
-    check_key(key)
     if len(sizes) < 2 or min(sizes) < 1:
         raise ValueError(f"layers of {tuple(sizes)} neurons: use at least an input and an output layer, of one neuron or more")
     channels, dtype = rules.states if rules.multistate else 1, genome.nu.dtype
     synapses = []
-    for n_in, n_out, layer_key in zip(sizes[:-1], sizes[1:], jax.random.split(key, len(sizes) - 1), strict=True):
+    for n_in, n_out, layer_key in zip(sizes[:-1], sizes[1:], jax.random.split(key_of_seed(key), len(sizes) - 1), strict=True):
         W_key = jax.random.split(layer_key)[0]
         last = len(synapses) == len(sizes) - 2
         sigma = genome.sigma * (genome.sigma_output if last else 1.0)

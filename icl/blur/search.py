@@ -22,7 +22,7 @@ from icl.blur.learning import Examples, accuracy_of
 from icl.blur.rules import Genome, Synapses, init_synapses, learn, predict
 from icl.names import Objective
 from icl.training import population_steps
-from jexplicit.runs.devices import AXIS, History, data_mesh, iterate, key_of_seed, map_rows, on_gpu
+from jexplicit.runs.devices import AXIS, History, data_mesh, iterate, key_of_seed, map_rows
 
 # A task of a family has a random merge of the classes, a random linear map of the inputs, noise, and random examples.
 # Meta-training on several families covers inputs, labels and networks of many shapes. The meta-loss is
@@ -368,7 +368,7 @@ def meta_steps(
     """The compiled `(state, genomes, key, first, source) -> (state, losses)`."""
 
     def run(state: MetaState, number: Array, key: Array, first: Array, source: Source) -> tuple[MetaState, Array]:
-        at_once = _updates_at_once if on_gpu(mesh) else 1
+        at_once = _updates_at_once if mesh.devices.flat[0].platform in ("gpu", "cuda", "rocm") else 1  # real or described
         step = functools.partial(meta_step, rules=rules, recipe=recipe, family=family, stage=stage, at_once=at_once)
         numbers = first + jnp.arange(steps, dtype=first.dtype)
         return lax.scan(lambda state, n: step(state, number, n, key, source), state, numbers)

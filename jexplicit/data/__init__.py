@@ -11,8 +11,5 @@ if TYPE_CHECKING:
     from jexplicit.data.tokenizers import encode_documents as encode_documents
     from jexplicit.data.tokenizers import train_tokenizer as train_tokenizer
 
-_names = {
-    "images": "one_hot pixel_features read_images",
-    "tokenizers": "encode_documents train_tokenizer",
-}
+_names = {"images": "one_hot pixel_features read_images", "tokenizers": "encode_documents train_tokenizer"}
 __getattr__, __dir__ = lazy_names(__name__, _names)

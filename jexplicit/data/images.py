@@ -58,12 +58,7 @@ class Images(NamedTuple):
 
 
 def read_images(
-    name: str,
-    data_dir: str | os.PathLike | None = None,
-    *,
-    limit: int | None = None,
-    resize: int | None = None,
-    seed: int = 0,
+    name: str, data_dir: str | os.PathLike | None = None, *, limit: int | None = None, resize: int | None = None, seed: int = 0
 ) -> Images:
     """The data set of a name.
 
@@ -112,9 +107,7 @@ def pixel_features(images: Num[np.ndarray, "..."], levels: int, dtype: Any = np.
     >>> pixel_features(np.array([[[0, 255]]]), 256).tolist()
     [[0.00390625, 1.0]]
     """
-    if images.ndim != 3:
-        raise ValueError(f"images of the shape {images.shape}: give grey images [images, height, width]")
-    check_grey_levels(images, levels)
+    images = _grey(images, "images", levels)
     return (images.reshape(len(images), -1).astype(dtype) + dtype(1)) / dtype(levels)
 
 
@@ -135,9 +128,6 @@ def check_images(images: Images) -> Images:
         if len(X) != len(Y) or not len(X):
             raise ValueError(f"{images.name}: {len(X)} {part} images and {len(Y)} labels: give equally many, and at least one")
         check_grey_levels(X, images.levels, f"{images.name}: {part} images")
-        if (dark := ~X.any(axis=(1, 2))).any():
-            which = f"{part} image {int(dark.argmax())} is zero everywhere ({int(dark.sum())} are)"
-            raise ValueError(f"{images.name}: {which}: it has no information about its label; remove it")
     if images.train_images.shape[1:] != images.test_images.shape[1:]:
         shapes = f"{images.train_images.shape[1:]} and test images {images.test_images.shape[1:]}"
         raise ValueError(f"{images.name}: train images are {shapes}: they must have equal shapes")
@@ -176,7 +166,7 @@ def read_parts(path: str | os.PathLike, resize: int | None = None, seed: int = 0
         arrays, remedy = _load(path), "save images as x_train and x_test, labels as y_train and y_test"
         if missing := [key for key in _keys if key not in arrays]:
             raise ValueError(f"{path} holds {', '.join(arrays) or 'no array'} and no {', '.join(missing)}: {remedy}")
-        found = ((_grey_bytes if key[0] == "x" else _label_bytes)(arrays[key], f"{path}: {key}") for key in _keys)
+        found = [(_grey if key[0] == "x" else _labels)(arrays[key], f"{path}: {key}").astype(np.uint8) for key in _keys]
         return Images._make([path.stem, *found, 256, ()])
     inside = {file.name.lower(): file for file in (sorted(path.iterdir()) if path.is_dir() else [])}
     idx = any(name.startswith(tuple(FILES.values())) for name in inside)
@@ -216,21 +206,22 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         return {"": content} if isinstance(content, np.ndarray) else {key: content[key][()] for key in content.files}
 
 
-def _grey_bytes(X: np.ndarray, name: str, levels: int = 256) -> UInt8[np.ndarray, "M height width"]:
-    """Images [M, height, width], or [M, height, width, 1], as bytes."""
+def _grey(X: np.ndarray, name: str, levels: int = 256) -> Num[np.ndarray, "M height width"]:
+    """Checked images [M, height, width], also of [M, height, width, 1]."""
     X = X[..., 0] if X.ndim == 4 and X.shape[-1] == 1 else X
     if X.ndim != 3:
         remedy = "; average the colours" * (X.ndim == 4)
         raise ValueError(f"{name} has the shape {X.shape}: give grey images [images, height, width]{remedy}")
     check_grey_levels(X, levels, name)
-    return X.astype(np.uint8)
+    return X
 
 
-def _label_bytes(Y: np.ndarray, name: str) -> UInt8[np.ndarray, " M"]:
+def _labels(Y: np.ndarray, name: str) -> Integer[np.ndarray, " M"]:
+    """Checked labels [M], also of [M, 1]."""
     Y = Y[:, 0] if Y.ndim == 2 and Y.shape[1] == 1 else Y
     if Y.ndim != 1 or Y.dtype.kind not in "iu" or (Y.size and not 0 <= Y.min() <= Y.max() < _most_classes):
         raise ValueError(f"{name}: {Y.dtype} of the shape {Y.shape}: give one integer per image, 0 .. {_most_classes - 1}")
-    return Y.astype(np.uint8)
+    return Y
 
 
 # Images that Pillow reads
@@ -245,8 +236,6 @@ def read_grey_images(
     """
     found, bytes_at = [], []  # bytes_at: indices in found
     for path in map(local_path, paths):
-        if not path.exists():
-            raise ValueError(f"{path} does not exist: name images, folders of them, .npy, .npz or idx files")
         before = len(found)
         if path.is_dir() or _is_image(path):
             found += [(str(file), read_image(file, resize)) for file in (_image_files(path) if path.is_dir() else [path])]
@@ -271,7 +260,7 @@ def _images_in(path: Path, levels: int) -> np.ndarray:
     X = arrays.get("x_test", next(iter(arrays.values()), None) if len(arrays) == 1 else None)
     if not isinstance(X, np.ndarray):
         raise ValueError(f"{path} holds {', '.join(arrays) or 'no array'}: save the images alone, or as x_test")
-    return _grey_bytes(X[None] if X.ndim == 2 else X, str(path), levels)
+    return _grey(X[None] if X.ndim == 2 else X, str(path), levels).astype(np.uint8)
 
 
 def size(shape: Sequence[int]) -> str:

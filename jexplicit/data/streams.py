@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, Integer
@@ -26,25 +26,13 @@ _AGAIN = "write the shards again"
 _shard_tokens = 1 << 26  # 128 MB of uint16
 
 
-@runtime_checkable
-class Stream(Protocol):
-    """Token ids `<pad> d_1 <pad> ... d_n <pad>`: an array, memory map or `Shards`."""
-
-    @property
-    def dtype(self) -> np.dtype: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, where: slice, /) -> np.ndarray: ...
-
-
 def check_radius(K: int) -> None:
     """Refuse K < 1."""
     if K < 1:
         raise ValueError(f"radius K = {K}: a context needs at least one token; use K >= 1")
 
 
-def check_stream(stream: Stream) -> None:
+def check_stream(stream: "Stream") -> None:
     """Refuse anything but `<pad> document <pad> ... <pad>` in integers."""
     if not hasattr(stream, "dtype"):
         raise ValueError(f"a {type(stream).__name__} as token stream: pass an array, numpy.array(ids)")
@@ -62,13 +50,6 @@ def context_columns(x: Any, K: int) -> list[Any]:
     for k in range(2, K + 1):
         columns.append(xp.where(columns[-1] == PAD, PAD, x[K - k : -k]))
     return columns
-
-
-def with_leading_pads(stream: np.ndarray, K: int) -> np.ndarray:
-    """The stream preceded by K - 1 pads, for its first contexts."""
-    check_radius(K)
-    check_stream(stream)
-    return np.concatenate([np.full(K - 1, PAD, stream.dtype), stream])
 
 
 def check_token_ids(ids: np.ndarray, N: int, where_and_remedy: str = "") -> None:
@@ -95,7 +76,9 @@ def contexts(stream: np.ndarray, K: int, *, eos: bool = False) -> tuple[Integer[
     >>> X.tolist(), Y.tolist()
     ([[0, 0], [5, 0], [0, 0]], [5, 6, 7])
     """
-    return window_contexts(with_leading_pads(stream, K), K, eos=eos)
+    check_radius(K)
+    check_stream(stream)
+    return window_contexts(np.concatenate([np.full(K - 1, PAD, stream.dtype), stream]), K, eos=eos)
 
 
 def window_contexts(
@@ -183,7 +166,7 @@ class TokenizedCorpus(NamedTuple):
     """
 
     tokenizer: Tokenizer
-    train: Stream
+    train: "Stream"
     dev: np.ndarray
     dev_sizes: TextSizes | None = None
     dev_in_train: Overlap | None = None
@@ -256,7 +239,7 @@ class Shards:
     def verify(self, first: int = 0, last: int | None = None) -> None:
         """Compare the files of tokens first .. last - 1 with their checksums."""
         for _, shard in self._overlapping(first, len(self) if last is None else last):
-            if (crc := zlib.crc32(_stored(self._read(shard, 0, shard.tokens)))) != shard.crc32:
+            if (crc := zlib.crc32(self._read(shard, 0, shard.tokens))) != shard.crc32:
                 path, found = self.folder / shard.file, f"CRC-32 {crc:08x}, written {shard.crc32:08x}"
                 raise ValueError(f"shard {path} is damaged ({found}): {_AGAIN}")
 
@@ -271,10 +254,14 @@ class Shards:
         path, last = self.folder / shard.file, min(last, shard.tokens)
         with refuse_errors(f"shard {path} cannot be read", _AGAIN, OSError), open(path, "rb") as file:
             file.seek(first * self.dtype.itemsize)
-            tokens = np.fromfile(file, self.dtype.newbyteorder("<"), last - first)
+            tokens = np.fromfile(file, self.dtype, last - first)
         if len(tokens) != last - first:
             raise ValueError(f"shard {path} ends after {first + len(tokens)} of {shard.tokens} tokens: {_AGAIN}")
-        return tokens.astype(self.dtype, copy=False)
+        return tokens
+
+
+Stream = np.ndarray | Shards
+"""Token ids `<pad> d_1 <pad> ... d_n <pad>`."""
 
 
 def write_shards(
@@ -320,15 +307,9 @@ def write_shards(
 
 def write_shard(folder: str | os.PathLike, number: int, tokens: np.ndarray, *, documents: int) -> Shard:
     """Write one file of a stream atomically: whole documents, each with its `<pad>`."""
-    data = _stored(tokens)
-    shard = Shard(f"{number:05}.tokens", len(tokens), documents, zlib.crc32(data))
+    shard = Shard(f"{number:05}.tokens", len(tokens), documents, zlib.crc32(data := tokens.tobytes()))
     write_whole(local_path(folder) / shard.file, lambda file: file.write(data))
     return shard
-
-
-def _stored(tokens: np.ndarray) -> bytes:
-    """Little-endian bytes."""
-    return tokens.astype(tokens.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def write_index(

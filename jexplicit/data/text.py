@@ -154,10 +154,8 @@ def expand_paths(paths: Paths) -> list[str]:
                 raise ValueError(f"no file matches {path!r}: check the folder and the pattern")
         files += [file for match in found for file in (folder_files(match) if os.path.isdir(match) else [match])]
     for file in files:
-        try:
+        with refuse_errors(f"the file name {file!r} is not UTF-8", "rename the file", UnicodeEncodeError):
             file.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"the file name {file!r} is not UTF-8: rename the file") from error
     return files
 
 
@@ -317,10 +315,7 @@ def check_reading(files: Sequence[str], *, field: str | None, documents: str) ->
         raise ValueError(f"documents {documents!r}: choose one of {', '.join(get_args(Unit))}")
     records = [file for file in files if _kind_of(file) != "text"]
     for file in records:
-        first = next(file_records(file, [] if field is None else [field]), None)
-        if first is None:
-            raise ValueError(f"{file} holds no text: take it out, or check how it was written")
-        first.text_in(field)
+        next(locate_documents(file, field=field))
     other = [file for file in sorted(set(files) - set(records)) if not re.search(r"\.txt(\.\w+)?$", file.lower())]
     if records and other:
         raise ValueError(f"{other[0]} is no file of records: name those only, such as *.jsonl, or name plain text .txt")
@@ -564,8 +559,6 @@ def sample_documents(
     documents: Iterable[str], size: int, *, seed: int = 0, progress: Callable[[int], None] | None = None
 ) -> tuple[list[str], int]:
     """A uniform sample of `size` documents in order, and their total number."""
-    if size < 1:
-        raise ValueError(f"a sample of {size} documents: draw at least 1")
     rng, kept, seen = random.Random(seed), [], 0  # the smallest of uniform numbers are at uniform places
     for seen, document in enumerate(documents, 1):  # noqa: B007
         add = heapq.heappush if len(kept) < size else heapq.heappushpop
@@ -608,40 +601,34 @@ def overlap(dev: Iterable[str], train: Iterable[str]) -> Overlap:
 
 # The documentation of Python
 
-_SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"})
+_skipped_folders = frozenset({"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"})
 
 
+@functools.cache
 def docs_corpus() -> Corpus[list[str]]:
     """Help topics and docstrings of the Python standard library, without duplicates.
 
     A Python release determines the corpus (`about_corpus`); parsing takes 2 s of CPU time.
     """
+    from pydoc_data.topics import topics  # 0.7 MB of text, imported only if needed
+
+    root, texts = Path(sysconfig.get_paths()["stdlib"]), [topics[name] for name in sorted(topics)]
+    own = [path for path in sorted(root.rglob("*.py")) if _skipped_folders.isdisjoint(path.relative_to(root).parts)]
+    gc.disable()  # trees have no cycles, and it would look at all objects of JAX
+    try:
+        for path in own:
+            with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):  # such as templates
+                texts += _file_docstrings(path)
+    finally:
+        gc.enable()
     # a docstring may contain a surrogate alone, which UTF-8 cannot encode
-    texts = (re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text) for text in _standard_library_documents())
-    return Corpus("docs", *split_documents(list(dict.fromkeys(text for text in texts if text.strip()))))
+    whole = (re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text) for text in texts)
+    return Corpus("docs", *split_documents(list(dict.fromkeys(text for text in whole if text.strip()))))
 
 
 def about_corpus(name: str) -> str | None:
     """A description of an embedded corpus with Python's version, else None."""
     return f"documentation of Python {platform.python_version()}" if name == "docs" else None
-
-
-@functools.cache
-def _standard_library_documents() -> tuple[str, ...]:
-    from pydoc_data.topics import topics  # 0.7 MB of text, imported only if needed
-
-    root = Path(sysconfig.get_paths()["stdlib"])
-    own = sorted(path for path in root.rglob("*.py") if _SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts))
-    documents, collecting = [topics[name] for name in sorted(topics)], gc.isenabled()
-    gc.disable()  # trees have no cycles, and it would look at all objects of JAX
-    try:
-        for path in own:
-            with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):  # such as templates
-                documents += _file_docstrings(path)
-    finally:
-        if collecting:
-            gc.enable()
-    return tuple(documents)
 
 
 def _file_docstrings(path: Path) -> list[str]:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, Integer
 from jexplicit.data.tokenizers import PAD, Tokenizer
 from jexplicit.lm.evaluation import AnyModel, Counted, check_ids, expect, init, predict, read
 from jexplicit.lm.model import NO_TOKEN, LanguageModel, State, context_of
-from jexplicit.runs.devices import check_key, check_threads
+from jexplicit.runs.devices import check_threads, key_of_seed
 
 
 def next_token(
@@ -52,7 +52,7 @@ def generate(
     """Continue a prompt, or each of several prompts, by `length` tokens.
 
     Args:
-        key: a jax.random key; the same key gives the same text.
+        key: a jax.random key, or a seed; the same one gives the same text.
         model: of any kind. Where it predicts the end of a document, everything after that end is `<pad>`.
         prompt: [n] token ids, empty for the start of a document; or a list of such arrays, whose texts are independent.
         temperature: divides the logits; 0 takes the likeliest token every time.
@@ -74,7 +74,7 @@ def generate(
         >>> generate(jax.random.key(0), model, np.array([1]), 3, temperature=0).tolist()
         [2, 2, 2]
     """
-    check_key(key)
+    key = key_of_seed(key)
     check_threads()
     for name, value, needs, fits in (
         ("length", length, "at least one token, a whole number", lambda x: x >= 1 and x % 1 == 0),

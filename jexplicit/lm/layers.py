@@ -100,11 +100,12 @@ def unigram(f: Any) -> Any:
     return f / f.sum()
 
 
-def _refuse_counts(C: Any) -> None:
-    raise ValueError("counts that are negative, fractions or not finite: Kneser-Ney discounts whole numbers of at least 0")
+def _check_counts(C: Any) -> None:
+    if not bool(((C >= 0) & (C % 1 == 0)).all()):
+        raise ValueError("counts that are negative, fractions or not finite: Kneser-Ney discounts whole numbers of at least 0")
 
 
-@checked(_refuse_counts, fine=lambda C: ((C >= 0) & (C % 1 == 0)).all())
+@checked(_check_counts)
 def kneser_ney(C: Float[Array, "N I"]) -> Float[Array, "N I"]:
     """Kneser-Ney bigram: `P(i|j) = max(C[j, i] - D, 0) / C(j) + γ(j) P_cont(i)`.
 

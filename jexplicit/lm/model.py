@@ -247,13 +247,13 @@ class SequenceRows:
 
     def log_p(self, past: Any, *, whole: bool = False, **options: Any) -> np.ndarray:
         """`log p` of the token, or of all tokens, at places of a text."""
-        from jexplicit.nn.sequences import stream_distributions, stream_log_probabilities
+        from jexplicit.nn.sequences import stream_log_probabilities
 
         if past is None:
             raise ValueError("a network that reads a window of the text: say where the positions stand (past)")
         options |= {"window": self.history, "stride": -(-self.history // _overlaps)}
         if whole:
-            return stream_distributions(self.network, self.variables, past.stream, past.places, **options)
+            return stream_log_probabilities(self.network, self.variables, past.stream, past.places, **options)
         return stream_log_probabilities(self.network, self.variables, past.stream, **options)[past.places - 1]
 
 

@@ -237,23 +237,17 @@ def _scaled(law: Callable[..., Array], factor: float) -> Callable[..., Array]:
 
 
 class NetworkState(NamedTuple):
-    """The state of training; statistics: of every BatchNorm; steps: so far."""
+    """The state of training; variables: those of `init_variables`; steps: so far."""
 
-    params: Any
-    statistics: Any
+    variables: dict[str, Any]
     optimizer: Any
     steps: Array
 
 
 def initial_state(variables: dict[str, Any], optimizer: optax.GradientTransformation) -> NetworkState:
     """The initial state of training from `init_variables`, a copy."""
-    params, statistics = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), (variables["params"], variables["batch_stats"]))
-    return NetworkState(params, statistics, optimizer.init(params), jnp.zeros((), jnp.int32))
-
-
-def variables_of(state: NetworkState) -> dict[str, Any]:
-    """The variables for inference: parameters and running statistics."""
-    return {"params": state.params, "batch_stats": state.statistics}
+    variables = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), variables)
+    return NetworkState(variables, optimizer.init(variables["params"]), jnp.zeros((), jnp.int32))
 
 
 def network_step(
@@ -269,12 +263,13 @@ def network_step(
         return objective(z, Y).mean(), updated.get("batch_stats", statistics)
 
     def step(state: NetworkState, batch: tuple[Any, Any]) -> tuple[NetworkState, Array]:
-        differentiate = jax.value_and_grad(mean_loss, has_aux=True)
-        (loss, statistics), gradient = differentiate(state.params, state.statistics, batch, state.steps)
+        params, differentiate = state.variables["params"], jax.value_and_grad(mean_loss, has_aux=True)
+        (loss, statistics), gradient = differentiate(params, state.variables["batch_stats"], batch, state.steps)
         with jax.numpy_dtype_promotion("standard"):  # optax's Adam and schedules mix dtypes
-            updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
-            params = optax.apply_updates(state.params, updates)
-        return NetworkState(params, statistics, optimizer_state, state.steps + 1), loss * len(batch[1])
+            updates, optimizer_state = optimizer.update(gradient, state.optimizer, params)
+            params = optax.apply_updates(params, updates)
+        variables = {"params": params, "batch_stats": statistics}
+        return NetworkState(variables, optimizer_state, state.steps + 1), loss * len(batch[1])
 
     return step
 
@@ -299,7 +294,8 @@ def train_network(
 ) -> TrainingResult:
     """`train` a network on all devices; the variables of the best epoch."""
     state, step = initial_state(variables, optimizer), training_step(model, objective, optimizer, seed=options.get("seed", 0))
-    return train(replicate(state, mesh) if mesh else state, step, batch, evaluate, params=variables_of, **options)
+    state = replicate(state, mesh) if mesh else state
+    return train(state, step, batch, evaluate, params=lambda state: state.variables, **options)
 
 
 class Scores(NamedTuple):

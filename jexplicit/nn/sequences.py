@@ -77,38 +77,24 @@ def sequence_optimizer(
 
 
 def stream_log_probabilities(
-    network: nn.Module, variables: Any, stream: Integer[np.ndarray, " L"], **shape: Any
-) -> Float[np.ndarray, " L_minus_1"]:
-    """`log p` of every token of a stream but its first.
-
-    Windows of W tokens begin every `stride` tokens; each predicts the tokens that the one before did not reach: a prediction
-    sees at least W - stride + 1 tokens, or its document from the start. shape: window, stride, mesh, progress.
-    """
-    return _of_windows(_log_p, network, variables, stream, np.arange(1, len(stream)), **shape)
-
-
-def stream_distributions(
-    network: nn.Module, variables: Any, stream: Integer[np.ndarray, " L"], places: Int[np.ndarray, " M"], **shape: Any
-) -> Float[np.ndarray, "M N"]:
-    """`log p` of all tokens at some places, 1 .. L - 1."""
-    return _of_windows(_log_p_of_all, network, variables, stream, places, **shape)
-
-
-def _of_windows(
-    f: Any,
     network: nn.Module,
     variables: Any,
-    stream: np.ndarray,
-    places: np.ndarray,
+    stream: Integer[np.ndarray, " L"],
+    places: Int[np.ndarray, " M"] | None = None,
     *,
     window: int,
     stride: int,
     mesh: Mesh | None = None,
-    progress: Any = None,
-) -> np.ndarray:
-    """`f` of the window of every place."""
+    progress: Callable[[int, int], None] | None = None,
+) -> Float[np.ndarray, "M ..."]:
+    """`log p` of every token of a stream but its first; or of all N tokens at some places.
+
+    Windows of W tokens begin every `stride` tokens; each predicts the tokens that the one before did not reach: a prediction
+    sees at least W - stride + 1 tokens, or its document from the start. places: 1 .. L - 1.
+    """
     if not 1 <= stride <= window:
         raise ValueError(f"a stride of {stride} in windows of {window}: use 1 .. {window}")
+    of_all, places = places is not None, np.arange(1, len(stream)) if places is None else places
     mesh, first = mesh or default_mesh(), np.maximum(0, -(-(places - window) // stride))
     padded = np.zeros(int(first.max(initial=0)) * stride + window + 1, np.int32)
     padded[: len(stream)] = stream[: len(padded)]
@@ -120,22 +106,17 @@ def _of_windows(
     for begin in range(0, n, call):
         starts = wanted[np.minimum(np.arange(begin, begin + call), n - 1)] * stride
         m = own[edges[begin] : edges[min(begin + call, n)]]
-        found = np.asarray(f(network, variables, *batch(starts)))
+        found = np.asarray(_log_p(network, variables, *batch(starts), of_all))
         out.append(found[which[m] - begin, places[m] - 1 - first[m] * stride])
         if progress:
             progress(int(edges[min(begin + call, n)]), len(places))
     return np.concatenate(out)[np.argsort(own)]
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _log_p(network: nn.Module, variables: Any, X: Array, Y: Array) -> Array:
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _log_p(network: nn.Module, variables: Any, X: Array, Y: Array, of_all: bool) -> Array:
     z = jnp.asarray(network.apply(variables, X))
-    return -optax.softmax_cross_entropy_with_integer_labels(z, Y)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _log_p_of_all(network: nn.Module, variables: Any, X: Array, Y: Array) -> Array:
-    return jax.nn.log_softmax(jnp.asarray(network.apply(variables, X)))
+    return jax.nn.log_softmax(z) if of_all else -optax.softmax_cross_entropy_with_integer_labels(z, Y)
 
 
 Positions = Literal["rotary", "learned"]

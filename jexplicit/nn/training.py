@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -35,25 +34,16 @@ _schedules: dict[str, Callable[[float, int], optax.Schedule]] = {
 
 
 def make_optimizer(name: str, rate: Rate, *, weight_decay: float = 0.02) -> optax.GradientTransformation:
-    """The optimiser `name` of optax, with the gradient g of step k, elementwise:
+    """The optimiser `name` of optax; momentum is 0.9, and Adagrad's sum begins at 0.
 
-        sgd         W -= η g
-        momentum    M = 0.9 M + g;              W -= η M
-        adagrad     G += g²;                    W -= η g/√(G + ε)
-        adam        M, V exponential moving averages, each divided by 1 - β^k;   W -= η M/(√V + ε)
-        adamw       adam, and W -= η λ W (Loshchilov & Hutter 2019)
-
-    rate: η, a number, also traced, or a schedule. weight_decay: λ of adamw.
+    rate: a number, also traced, or a schedule. weight_decay: of adamw, times the rate.
     """
     options = {"weight_decay": weight_decay} if name == "adamw" else {}
     return look_up("optimizer", _optimizers, name)(rate, **options)
 
 
 def make_schedule(name: str, rate: float, steps: int) -> optax.Schedule:
-    """The learning rate by step, from `rate` at the first of `steps`.
-
-    name: constant, or cosine: along half a cosine to 0.
-    """
+    """The learning rate by step: constant, or cosine, from `rate` along half a cosine to 0 after `steps`."""
     if not 0 < rate < float("inf") or steps < 1:
         raise ValueError(f"learning rate {rate} over {steps} steps: both must be positive")
     return look_up("schedule", _schedules, name)(rate, steps)
@@ -129,11 +119,10 @@ def train(
     seed: int = 0,
     order: Callable[[int, int], np.ndarray] | None = None,
     patience: int | None = None,
-    checkpoints: Path | None = None,
-    checkpoint_seconds: float = 60.0,
     known: Mapping[str, Any] | None = None,
-    on_epoch: Callable[[Mapping[str, float]], None] | None = None,
+    on_epoch: Callable[[Mapping[str, float]], None] = lambda entry: None,
     progress: Callable[[int, int], None] | None = None,
+    **checkpoints: Any,
 ) -> TrainingResult:
     """Train by mini-batches, and keep the parameters of the best epoch.
 
@@ -143,7 +132,7 @@ def train(
     evaluate: dev loss of parameters. params: extracts the parameters from a state.
     order: `(seed, epoch) -> size example indices`, pure; default: every example once.
     patience: stop after this many epochs without a lower dev loss; default: never.
-    checkpoints, checkpoint_seconds, known: of `jexplicit.runs.devices.iterate`. progress: called with (done, total examples).
+    known, checkpoints: of `jexplicit.runs.devices.iterate`. progress: called with (done, total examples).
     """
     if batch_size < 1 or epochs < 1 or size < 1:
         raise ValueError(f"batch size {batch_size}, epochs {epochs}, {size} examples: all must be at least 1")
@@ -185,15 +174,12 @@ def train(
             return False
         return len(found) > epochs or (patience is not None and len(found) - 1 - _best(found) >= patience)
 
-    (_, best), history = iterate(
-        advance,
-        (state, jax.tree.map(np.array, params(state))),
-        done=done,
-        checkpoints=checkpoints,
-        checkpoint_seconds=checkpoint_seconds,
-        known={**(known or {}), "seed": seed, "batch_size": batch_size, "size": size},
-        callback=lambda entry: on_epoch(_epochs([entry])[0]) if on_epoch and "dev_loss" in entry else None,
-    )
+    def callback(entry: Entry) -> None:
+        if "dev_loss" in entry:
+            on_epoch(_epochs([entry])[0])
+
+    start, known = (state, jax.tree.map(np.array, params(state))), {**(known or {}), "batch_size": batch_size, "size": size}
+    (_, best), history = iterate(advance, start, done=done, known={**known, "seed": seed}, callback=callback, **checkpoints)
     found = _epochs(history)
     return TrainingResult(best, _best(found), found)
 

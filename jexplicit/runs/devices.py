@@ -73,11 +73,6 @@ def on_cpu(mesh: Mesh) -> bool:
     return mesh.devices.flat[0].platform == "cpu"
 
 
-def on_gpu(mesh: Mesh) -> bool:
-    """Whether the devices of a mesh are GPUs, real or abstract."""
-    return mesh.devices.flat[0].platform in ("gpu", "cuda", "rocm")
-
-
 def replicate(tree: Any, mesh: Mesh) -> Any:
     """The arrays of a pytree, replicated on every device."""
     whole = NamedSharding(mesh, PartitionSpec())
@@ -98,11 +93,6 @@ def map_rows(
     if mesh is not None:
         return (few if on_cpu(mesh) else many)(xs)
     return jax.lax.platform_dependent(xs, cpu=few, default=many)
-
-
-def serial_kernels(mesh: Mesh) -> dict[str, str]:
-    """Compiler options: one thread a kernel on a CPU."""
-    return {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"} if on_cpu(mesh) else {}
 
 
 def use_devices(devices: int | None = None) -> Mesh:
@@ -162,7 +152,16 @@ _cells_per_exchange = 1 << 24
 def join(coordinator: str, num_processes: int | None, process_id: int | None, *, seconds: int = 60) -> None:
     """Join the other processes at HOST:PORT of process 0, or "auto", before JAX computes."""
     check_process(coordinator, num_processes, process_id)
-    late = threading.Timer(seconds, _give_up, (coordinator, num_processes, process_id, seconds))
+
+    def give_up() -> None:  # the main thread waits inside the runtime, which exceptions do not interrupt
+        from jexplicit.runs.progress import console  # rich is not for every program
+
+        what = f"process {process_id} of {num_processes}: not all processes have joined at {coordinator} within {seconds} s"
+        remedy = "Process 0 must run on that host, with the port open to the others; start each id from 0 once, all with the "
+        console.print(f"[bold red]error:[/] {what}. {remedy}same --num-processes, or raise --join-seconds.", soft_wrap=True)
+        os._exit(2)
+
+    late = threading.Timer(seconds, give_up)
     late.start()
     try:
         jax.distributed.initialize(
@@ -233,12 +232,10 @@ def part_of_process(first: int, last: int) -> tuple[int, int]:
     return first + (last - first) * p // P, first + (last - first) * (p + 1) // P
 
 
-def sum_over_processes(tables: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """The exact sum over processes of integer tables, in wide types."""
-    return tuple(tables) if jax.process_count() == 1 else tuple(map(_sum, tables))
-
-
-def _sum(table: np.ndarray) -> np.ndarray:
+def sum_over_processes(table: np.ndarray) -> np.ndarray:
+    """The exact sum over processes of an integer table, in a wide type."""
+    if jax.process_count() == 1:
+        return table
     flat, total = table.ravel(), np.empty(table.size, np.int64)
     for start in range(0, table.size, _cells_per_exchange):
         part = slice(start, start + _cells_per_exchange)
@@ -250,15 +247,13 @@ def gather_over_processes(part: np.ndarray) -> np.ndarray:
     """The parts [n_p, ...] of all processes, concatenated, on every host."""
     if jax.process_count() == 1:
         return part
-    if part.dtype.itemsize == 8:  # JAX without x64 would truncate them to 4 bytes
-        halves = gather_over_processes(np.ascontiguousarray(part)[..., None].view(np.int32))
-        return halves.view(part.dtype)[..., 0]
     barrier("gather")
-    lengths = np.asarray(multihost_utils.process_allgather(np.int32(len(part)))).tolist()
-    padded = np.zeros((max(lengths), *part.shape[1:]), part.dtype)
-    padded[: len(part)] = part
+    rows = np.ascontiguousarray(part)[..., None].view(np.uint8)  # bytes: JAX without x64 would truncate numbers of 8
+    lengths = np.asarray(multihost_utils.process_allgather(np.int32(len(rows)))).tolist()
+    padded = np.zeros((max(lengths), *rows.shape[1:]), np.uint8)
+    padded[: len(rows)] = rows
     gathered = np.asarray(multihost_utils.process_allgather(padded))
-    return np.concatenate([rows[:n] for rows, n in zip(gathered, lengths, strict=True)])
+    return np.concatenate([own[:n] for own, n in zip(gathered, lengths, strict=True)]).view(part.dtype)[..., 0]
 
 
 def lock_run_folder(out: str | os.PathLike, process_id: int) -> "FileLock":
@@ -266,32 +261,15 @@ def lock_run_folder(out: str | os.PathLike, process_id: int) -> "FileLock":
     from filelock import FileLock, Timeout  # not for every program
 
     path = local_path(out, "--out") / f".process_{process_id}.lock"
+    taken = f"process {process_id} of another run is active in {out}"
+    remedy = "wait for its end, or choose another --out; processes of one run have different --process-id"
     with refuse_errors(f"run folder {out} cannot be written", "choose another --out", OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path, timeout=0, thread_local=False, is_singleton=True)
-        try:
+        with refuse_errors(taken, remedy, Timeout):
             if not lock.is_locked:
                 lock.acquire()
-        except Timeout as error:
-            remedy = "wait for its end, or choose another --out; processes of one run have different --process-id"
-            raise ValueError(f"process {process_id} of another run is active in {out}: {remedy}") from error
         return lock
-
-
-def _give_up(coordinator: str, num_processes: int | None, process_id: int | None, seconds: int) -> None:
-    from jexplicit.runs.progress import console  # rich is not for every program
-
-    # The main thread waits inside the runtime, which exceptions do not interrupt.
-    late = f"process {process_id} of {num_processes}: not all processes have joined at {coordinator} within {seconds} s"
-    remedy = "Process 0 must run on that host, with the port open to the others; start each id from 0 once, all with the same "
-    console.print(f"[bold red]error:[/] {late}. {remedy}--num-processes, or raise --join-seconds.", soft_wrap=True)
-    os._exit(2)
-
-
-def check_key(key: Any) -> None:
-    """Refuse a random key that is not an array."""
-    if not hasattr(key, "dtype"):
-        raise ValueError(f"random key {key!r}: pass jax.random.key({key if isinstance(key, int) else 0})")
 
 
 def check_seed(seed: Any) -> None:
@@ -343,38 +321,23 @@ def check_labels_of(labels: Any, shape: tuple[int, ...]) -> None:
 
 
 def checked(
-    before: Callable[..., Any] | None = None,
-    after: Callable[..., Any] | None = None,
-    *,
-    fine: Callable[..., Any] | None = None,
-    static: Sequence[str] = (),
+    before: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None, *, static: Sequence[str] = ()
 ) -> Callable[[Any], Any]:
     """A decorator: the function under `jax.jit`, and checks of concrete values outside of it.
 
     before, after: called with the arguments, or the result and the arguments; raise ValueError.
-    fine: a pure function, compiled into the same program: `before` is called for arguments that it does not allow.
     """
 
     def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
         compiled = jax.jit(f, static_argnames=static)
 
-        @functools.partial(jax.jit, static_argnames=static)
-        @functools.wraps(f)
-        def judged(*args: Any, **kwargs: Any) -> Any:
-            return f(*args, **kwargs), cast(Any, fine)(*args, **kwargs)
-
         @functools.wraps(f)
         def call(*args: Any, **kwargs: Any) -> Any:
             check_threads()
             known = is_concrete(args, kwargs)
-            if not known or not fine:
-                if before and known:
-                    before(*args, **kwargs)
-                result = compiled(*args, **kwargs)
-            else:
-                result, allowed = judged(*args, **kwargs)
-                if before and not allowed:
-                    before(*args, **kwargs)
+            if before and known:
+                before(*args, **kwargs)
+            result = compiled(*args, **kwargs)
             if after and known:
                 after(result, *args, **kwargs)
             return result

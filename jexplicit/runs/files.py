@@ -79,10 +79,8 @@ def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
         raise ValueError(f"{flag} {given!r}: give a path, such as runs/demo")
     if "://" in given:
         raise ValueError(f"{flag} {given}: give a path on this machine (a mounted bucket is one) and copy the result")
-    try:
-        return Path(given).expanduser().absolute()
-    except (RuntimeError, OSError) as error:  # no home folder, or a working folder that was removed
-        raise ValueError(f"{flag} {given}: set HOME, or give the whole path ({error})") from error
+    with refuse_errors(f"{flag} {given}", "set HOME, or give the whole path", RuntimeError, OSError):
+        return Path(given).expanduser().absolute()  # without a home folder, or in a folder that was removed
 
 
 def file_inside(folder: Path, name: object, index: str | os.PathLike) -> Path:
@@ -153,19 +151,17 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_run(out: str | os.PathLike, experiment: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The config and rows of a run of an experiment."""
-    config = read_config(out, experiment)
-    if config is None:
+    if (config := read_config(out)) is None:
         raise ValueError(f"no run at {out}: give the --out of a run of launch.{experiment}")
+    check_experiment(local_path(out, "--out"), experiment, f"this command reads runs of launch.{experiment}")
     return config, read_rows(out)
 
 
-def read_config(out: str | os.PathLike, experiment: str | None = None) -> dict[str, Any] | None:
+def read_config(out: str | os.PathLike) -> dict[str, Any] | None:
     """The configuration of the run in a folder, or None."""
     path = local_path(out, "--out")
     if not (path / "config.json").exists():
         return None
-    if experiment is not None:
-        check_experiment(path, experiment, f"this command reads runs of launch.{experiment}")
     return {name: value for name, value in read_stored(path).items() if name != "launcher"}
 
 
@@ -201,15 +197,9 @@ def read_command(out: str | os.PathLike) -> str | None:
 def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
     """The events of a name in metrics.jsonl, oldest first."""
     path = local_path(out, "--out") / "metrics.jsonl"
-    about = path.stat() if path.exists() else None
-    return [event for event in _events(path, about.st_size, about.st_mtime_ns) if event.get("event") == name] if about else []
-
-
-@functools.lru_cache(maxsize=4)
-def _events(path: Path, size: int, changed: int) -> list[dict[str, Any]]:
-    """All lines of a log, cached until it grows."""
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return [_parse(line, f"{path}, line {n},", "delete the line", dict) for n, line in enumerate(lines, 1)]
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    events = [_parse(line, f"{path}, line {n},", "delete the line", dict) for n, line in enumerate(lines, 1)]
+    return [event for event in events if event.get("event") == name]
 
 
 def experiment_of(config: type) -> str:

@@ -18,16 +18,8 @@ from jexplicit.runs.devices import as_float, check_labels_of, checked, full_prec
 _block = 512  # examples whose logits are in memory at once
 _largest_delta = 64.0
 _added = 1 << 20  # rows that are added one by one: a sum of ones in float32 ends at 2^24
+_bins = 15  # of the calibration error
 _hottest = 100.0  # temperature beyond which logits say nothing
-
-
-def _check_logits(logits: Any) -> None:
-    """Refuse no examples, NaN, and rows without a softmax."""
-    if logits.ndim != 2 or 0 in logits.shape:
-        raise ValueError(f"logits {logits.shape}: expected [M, N], of at least one example and one output")
-    if is_concrete(logits) and not (finite := np.isfinite(highest := np.max(np.asarray(logits), axis=1))).all():
-        wrong = f"the largest logit of example {(m := int(finite.argmin()))} is {highest[m]}"
-        raise ValueError(f"{wrong}: check the features and the parameters for NaN and infinity")
 
 
 def check_targets(Y: Any, shape: tuple[int, ...]) -> None:
@@ -37,20 +29,11 @@ def check_targets(Y: Any, shape: tuple[int, ...]) -> None:
     if jnp.shape(Y) != shape:
         remedy = "one-hot or a distribution per row (jax.nn.one_hot of labels)"
         raise ValueError(f"targets {jnp.shape(Y)}: expected {shape}, {remedy}")
-    if is_concrete(Y) and not bool(_are_distributions(Y)):
-        off = np.abs(np.asarray(Y).sum(axis=1, dtype=np.float64) - 1).max()
-        found = f"targets down to {float(jnp.min(Y))}, and rows with sums up to {off:g} from 1"
-        raise ValueError(f"{found}: give one-hot rows, or divide each row of numbers >= 0 by its sum")
-
-
-@jax.jit
-def _are_distributions(Y: Any) -> Array:
-    return (jnp.min(Y) >= 0) & (jnp.max(jnp.abs(jnp.sum(as_float(Y), axis=1) - 1)) < 1e-2)
-
-
-def _are_labels(labels: Any, outputs: int) -> Array:
-    labels = as_float(labels)  # no number of outputs overflows its type
-    return ((labels >= 0) & (labels < outputs) & (labels % 1 == 0)).all()
+    if is_concrete(Y):
+        lowest, off = np.asarray(Y).min(), np.abs(np.asarray(Y).sum(axis=1, dtype=np.float64) - 1).max()
+        if not (lowest >= 0 and off < 1e-2):  # nor where they are NaN
+            found = f"targets down to {lowest}, and rows with sums up to {off:g} from 1"
+            raise ValueError(f"{found}: give one-hot rows, or divide each row of numbers >= 0 by its sum")
 
 
 def as_targets(Y: Any, outputs: int | None = None) -> Any:
@@ -147,27 +130,17 @@ def dense_cooccurrence(
     return _cooccurrence(H, Y, outputs if labels else None)
 
 
-def _are_sums(x: Array) -> Array:
-    """Whether all numbers are at least 0 and finite."""
-    return ((x >= 0) & jnp.isfinite(x)).all()
-
-
 def _check_counted(H: Array, Y: Any, outputs: int | None) -> None:
-    if not bool(_are_sums(H)):
-        raise ValueError(
-            f"features between {float(jnp.min(H))} and {float(jnp.max(H))}: co-occurrences need finite features >= 0; "
-            "split signed features into relu(x) and relu(-x)"
-        )
-    if outputs is None:
-        raise ValueError("targets that are negative or not finite: give one-hot rows or a distribution per row")
-    check_labels_of(Y, (len(Y), outputs))
+    for name, x in (("features", H), *([("targets", Y)] if outputs is None else [])):
+        lowest, highest = float(jnp.min(x)), float(jnp.max(x))
+        if not 0 <= lowest <= highest < jnp.inf:
+            remedy = "split signed features into relu(x) and relu(-x)" if x is H else "give a distribution per row"
+            raise ValueError(f"{name} between {lowest} and {highest}: co-occurrences need finite {name} >= 0; {remedy}")
+    if outputs is not None:
+        check_labels_of(Y, (len(Y), outputs))
 
 
-def _may_be_counted(H: Array, Y: Any, outputs: int | None) -> Array:
-    return _are_sums(H) & (_are_sums(Y) if outputs is None else _are_labels(Y, outputs))
-
-
-@checked(_check_counted, fine=_may_be_counted, static=("outputs",))
+@checked(_check_counted, static=("outputs",))
 @full_precision
 def _cooccurrence(H: Float[Array, "M D"], Y: Any, outputs: int | None) -> Float[Array, "D N"]:
     if outputs is None:
@@ -199,10 +172,9 @@ def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
 
 
 class SoftmaxLayer(NamedTuple):
-    """K of a layer, by default its inputs' mean norm; φ."""
+    """A layer to solve, with its priming number; default, its inputs' mean norm, at least 1."""
 
-    K: float | None = None  # the default is at least 1
-    activation: Callable[[Array], Array] = jax.nn.softmax
+    K: float | None = None
 
 
 class StackSolution(NamedTuple):
@@ -240,18 +212,16 @@ def solve_layers(H: Float[Array, "M D"], Y: Float[Array, "M N"], layers: Sequenc
             if is_concrete(params) and not bool(jnp.isfinite(params[-1]).all()):
                 raise ValueError(
                     f"layer {n} has weights that are not finite, as of co-occurrences of 0, and the next one no "
-                    "inputs: make its features positive (jexplicit.features.unit_rows)"
+                    "inputs: make its features positive, such as H + 0.01"
                 )
-            H = layer.activation(H @ params[-1])
+            H = jax.nn.softmax(H @ params[-1])
     return StackSolution(tuple(params), tuple(numbers))
 
 
-@functools.partial(jax.jit, static_argnames="activation")
+@jax.jit
 @full_precision
-def stack_logits(
-    params: Sequence[Array], H: Float[Array, "... D"], activation: Callable[[Array], Array] = jax.nn.softmax
-) -> Float[Array, "... N"]:
-    """Logits of the last layer, `φ(... φ(H U⁽¹⁾) ...) U⁽ᴸ⁾`, in nats.
+def stack_logits(params: Sequence[Array], H: Float[Array, "... D"]) -> Float[Array, "... N"]:
+    """Logits of the last layer, `softmax(... softmax(H U⁽¹⁾) ...) U⁽ᴸ⁾`, in nats.
 
     >>> stack_logits([jnp.eye(2), 3 * jnp.eye(2)], jnp.zeros((1, 2))).tolist()
     [[1.5, 1.5]]
@@ -259,7 +229,7 @@ def stack_logits(
     if not len(params):
         raise ValueError("no decoder: give at least one")
     for U in params[:-1]:
-        H = activation(H @ U)
+        H = jax.nn.softmax(H @ U)
     return H @ params[-1]
 
 
@@ -307,13 +277,13 @@ def fit_delta(
 
 
 def _check_answers(logits: Any, Y: Any) -> None:
-    _check_logits(logits)
+    """Refuse no examples, NaN, rows without a softmax, and targets that are none."""
+    if logits.ndim != 2 or 0 in logits.shape:
+        raise ValueError(f"logits {logits.shape}: expected [M, N], of at least one example and one output")
+    if is_concrete(logits) and not (finite := np.isfinite(highest := np.max(np.asarray(logits), axis=1))).all():
+        wrong = f"the largest logit of example {(m := int(finite.argmin()))} is {highest[m]}"
+        raise ValueError(f"{wrong}: check the features and the parameters for NaN and infinity")
     check_targets(Y, logits.shape)
-
-
-def _are_fine(logits: Any, Y: Any) -> Array:
-    fine = jnp.isfinite(jnp.max(logits, axis=1)).all()  # NaN is the largest
-    return fine & (_are_labels(Y, logits.shape[1]) if jnp.ndim(Y) == 1 else _are_distributions(Y))
 
 
 def _held_out(logits: Any, Y: Any) -> np.ndarray:
@@ -324,10 +294,11 @@ def _held_out(logits: Any, Y: Any) -> np.ndarray:
 
 def _measure(f: Callable[..., Array]) -> Callable[..., Any]:
     """A decorator: a checked measure as a number, or under jit an array."""
-    compiled = checked(_check_answers, fine=_are_fine)(f)
+    compiled = checked()(f)
 
     @functools.wraps(f)
     def call(logits: Any, Y: Any) -> Any:
+        _check_answers(logits, Y)
         value = compiled(logits, Y)
         return float(value) if is_concrete(value, logits, Y) else value
 
@@ -344,7 +315,6 @@ def mean_loss(logits: Float[Array, "M N"], Y: Array) -> Any:
     >>> round(mean_loss(jnp.zeros((1, 2)), jnp.array([[0.0, 1.0]])), 4)
     0.6931
     """
-    _check_answers(logits, Y)
     Y = jax.nn.one_hot(jnp.asarray(Y, jnp.int32), logits.shape[1]) if jnp.ndim(Y) == 1 else Y
     nats = jnp.where(Y == 0, 0, Y * jax.nn.log_softmax(as_float(logits)))  # 0 log 0 = 0
     return -jnp.mean(jnp.sum(nats, axis=1))
@@ -357,7 +327,6 @@ def accuracy(logits: Float[Array, "M N"], Y: Array) -> Any:
     >>> accuracy(jnp.array([[0.0, 1.0], [0.0, 1.0]]), jnp.array([0, 1]))
     0.5
     """
-    _check_answers(logits, Y)
     guesses, labels = jnp.argmax(logits, axis=1), jnp.argmax(Y, axis=1) if jnp.ndim(Y) == 2 else Y
     return jnp.sum(guesses == jnp.asarray(labels, guesses.dtype), dtype=jnp.int32).astype(as_float(logits).dtype) / len(guesses)
 
@@ -374,15 +343,13 @@ def closeness(U: Float[Array, "D N"], V: Float[Array, "D N"], H: Float[Array, "M
     }
 
 
-def calibration_error(logits: Float[Array, "M N"], labels: Array | np.ndarray, *, bins: int = 15) -> float:
-    """Expected calibration error: `sum over bins of |accuracy - confidence| share`."""
-    if not len(logits) or bins < 1 or bins % 1:
-        raise ValueError(f"{len(logits)} examples in {bins} bins: give at least one of each, and whole numbers")
+def calibration_error(logits: Float[Array, "M N"], labels: Array | np.ndarray) -> float:
+    """Expected calibration error: `sum over 15 bins of |accuracy - confidence| share`."""
     labels = _held_out(logits, labels)
     P = np.asarray(jax.nn.softmax(logits), np.float64)
     confidence, right = P.max(axis=1), P.argmax(axis=1) == labels
-    place = np.minimum((confidence * bins).astype(int), bins - 1)
-    sure, correct = (np.bincount(place, weights, minlength=bins) for weights in (confidence, right))
+    place = np.minimum((confidence * _bins).astype(int), _bins - 1)
+    sure, correct = (np.bincount(place, weights, minlength=_bins) for weights in (confidence, right))
     return float(np.sum(np.abs(correct - sure)) / len(P))
 
 

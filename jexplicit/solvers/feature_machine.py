@@ -218,7 +218,6 @@ def feature_machine(
         >>> jnp.diagonal(machine.M).round(2).tolist()  # the first coordinate is all that matters
         [1.0, 0.0, 0.0, 0.0]
     """
-    check_examples(X, Y)
     X, Y = as_float(X), as_float(Y)
     whole = all(isinstance(n, int | np.integer) and n >= 1 for n in (solves, 1 if landmarks is None else landmarks))
     positive = all(not isinstance(x, str) and 0 < x < np.inf for x in (bandwidth, ridge, power))

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from jexplicit.runs.devices import AXIS, History, as_float, default_mesh, full_precision, is_concrete, iterate
 from jexplicit.solvers.explicit import as_targets, check_targets, dense_cooccurrence, priming_number
 
+_rows = 2048  # examples whose features are in memory at once
 _strips = 8  # of the lower triangle: (1 + 1/8)/2 of the products of the full square
 _same = jax.tree_util.Partial(lambda X: X)  # features in memory
 _squares = jax.jit(full_precision(lambda H: H.T @ H))
@@ -133,7 +134,7 @@ def iterative_scaling_sweeps(
             raise ValueError("features that are all 0: a layer has nothing to read; check how they were made")
         never = np.argwhere(np.asarray((F <= 0) & (H.max(axis=0) > 0)[:, None]))
         if len(never):
-            remedy = "add a small constant to the features (jexplicit.features.unit_rows) or drop the output"
+            remedy = "add a small constant to the features, or drop the output"
             pair = f"feature {never[0, 0]} never co-occurs with output {never[0, 1]} ({len(never)} such pairs)"
             raise ValueError(f"{pair}: its parameter would diverge to -inf; {remedy}")
     K = n.max()
@@ -173,7 +174,9 @@ class Gram(NamedTuple):
     M: Float[Array, ""]
 
 
-def split_examples(X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = 2048, mesh: Mesh | None = None) -> ExampleBlocks:
+def split_examples(
+    X: Float[Any, "M r"], Y: Float[Any, "_ N"], *, block: int = _rows, mesh: Mesh | None = None
+) -> ExampleBlocks:
     """Inputs and targets as padded blocks, equally many per device of a mesh.
 
     >>> split_examples(jnp.ones((5, 3)), jnp.ones((5, 2)), block=2).weight.tolist()
@@ -235,12 +238,6 @@ def _add_block(sums: Gram, blocks: ExampleBlocks, features: Callable[[Array], Ar
         return Gram(HH, total.HY + H.T @ Y, total.h + H.sum(axis=0), total.y + Y.sum(axis=0), total.M + weight.sum())
 
     return jax.vmap(add)(sums, *(part[:, n] for part in blocks))
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def add_grams(one: Gram, other: Gram) -> Gram:
-    """The sums over the examples of both; the first is donated."""
-    return jax.tree.map(jnp.add, one, other)
 
 
 class CurvatureProblem(NamedTuple):
@@ -387,17 +384,15 @@ def gram_softmax_sweeps(
     return SoftmaxFit(U, intercept - mean @ U, losses)
 
 
-def streamed_logits(fit: SoftmaxFit, X: Float[Any, "M r"], features: Callable[[Array], Array], *, block: int = 2048) -> Array:
+def streamed_logits(fit: SoftmaxFit, X: Float[Any, "M r"], features: Callable[[Array], Array]) -> Array:
     """`H U + intercept` of examples, in nats, a block at a time.
 
     >>> fit = SoftmaxFit(jnp.array([[1.0, -1.0]]), jnp.array([0.5, 0.0]), np.zeros(0))
     >>> streamed_logits(fit, np.array([[2.0]]), jax.tree_util.Partial(lambda x: x)).tolist()
     [[2.5, -2.0]]
     """
-    if block < 1:
-        raise ValueError(f"blocks of {block} examples: use at least 1")
-    starts = range(0, max(len(X), 1), block)  # of no examples, one empty block
-    return jnp.concatenate([_block_logits(fit, jnp.asarray(X[m : m + block]), features) for m in starts])
+    starts = range(0, max(len(X), 1), _rows)  # of no examples, one empty block
+    return jnp.concatenate([_block_logits(fit, jnp.asarray(X[m : m + _rows]), features) for m in starts])
 
 
 @jax.jit

@@ -291,7 +291,7 @@ def _readouts(problem: Problem, key: Row) -> list[Row]:
     softmax = softmax_sweeps("nine tenths", gram, part, begun)
     softmax_temperature = temperature_of(softmax)
     laps.append(time.perf_counter())
-    gram = sweeps.add_grams(gram, sums("a tenth", other))
+    gram = jax.tree.map(jnp.add, gram, sums("a tenth", other))
     all_squares = jax.block_until_ready(sweeps.gram_least_squares(gram, ridge=ridge))
     laps.append(time.perf_counter())
     all_softmax = softmax_sweeps("all images", gram, whole, softmax)

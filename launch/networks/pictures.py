@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from jexplicit.nn import networks
 from jexplicit.nn.names import InitializerName, NormName, ObjectiveName
-from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step, variables_of
+from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step
 from jexplicit.nn.training import epoch_order, make_optimizer, objective
 from jexplicit.runs.devices import key_of_seed
 from jexplicit.runs.progress import stage
@@ -182,7 +182,7 @@ def train_variant(variant: Variant, data: Data, seeds: Sequence[int]) -> Outcome
         found = {}
         for name in names:
             X, Y = parts[name]
-            z = network_outputs(network, variables_of(state), X)
+            z = network_outputs(network, state.variables, X)
             right = (z.argmax(axis=1) == Y.argmax(axis=1)).mean(dtype=z.dtype)
             found |= {f"{name}_loss": loss(z, Y).mean(), f"{name}_accuracy": right}
         return found

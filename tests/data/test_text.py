@@ -267,7 +267,7 @@ def test_files_that_are_refused(tmp_path):
     path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt")
     with open(path, "wb") as file:
         file.write(TEXT)
-    refused("is not UTF-8: rename the file", read_documents, path)
+    refused("is not UTF-8 .*: rename the file", read_documents, path)
 
 
 def test_calls_that_are_refused(tmp_path):
@@ -282,7 +282,6 @@ def test_calls_that_are_refused(tmp_path):
             (r"1 document\(s\) cannot be .* 2 or more documents", lambda: split_documents(["one"])),
             ("every=1, block=10", lambda: split_documents(["one"] * 2, every=1)),
             ("3 or more lines", lambda: module.split_in_three(["a", "b"])),
-            ("a sample of 0 documents", lambda: module.sample_documents(["a"], 0)),
         ]
     )
 

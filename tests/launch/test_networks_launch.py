@@ -15,7 +15,7 @@ from jexplicit.data.images import read_images
 from jexplicit.data.text import split_documents
 from jexplicit.lm.generation import next_token
 from jexplicit.lm.text_model import load_model
-from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step, variables_of
+from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step
 from jexplicit.nn.training import epoch_order, objective
 from jexplicit.runs.files import read_events
 from launch.networks import pictures as comparisons
@@ -152,7 +152,7 @@ def test_a_variant_is_a_plain_loop_of_steps(data):
             for epoch in (1, 2, 3):
                 for m in epoch_order(seed, epoch, M)[: M // 10 * 10].reshape(-1, 10):
                     state, _ = step(state, (data.train.X[m], data.train.Y[m]))
-            losses[n, s] = loss(network_outputs(network, variables_of(state), X), Y).mean()
+            losses[n, s] = loss(network_outputs(network, state.variables, X), Y).mean()
     np.testing.assert_allclose(found.rate_losses, losses.mean(axis=1), rtol=1e-4)
     best = int(losses.mean(axis=1).argmin())
     assert found.rate == rates[best] and found.steps == 3 * (M // 10) and found.curves["dev_loss"].shape == (2, 4)

@@ -74,7 +74,7 @@ def test_a_step_of_descent_is_the_hand_derived_one():
         A_new += 0.1 / len(X) * np.outer(error, np.maximum(z, 0))
         B_new += 0.1 / len(X) * np.outer((A.T @ error) * (z > 0), x)
     start, step = descent(PLAIN)
-    after = networks.variables_of(step(start(before), (X, Y))[0])["params"]
+    after = step(start(before), (X, Y))[0].variables["params"]
     np.testing.assert_allclose(np.transpose(after["output"]["kernel"]), A_new, rtol=1e-12)
     np.testing.assert_allclose(np.transpose(after["hidden_1"]["Dense_0"]["kernel"]), B_new, rtol=1e-12)
 
@@ -151,7 +151,7 @@ def test_dropout_depends_on_seed_and_step_alone():
     def after(seed, steps):
         start, step = descent(model, seed)
         state = start(drawn_variables(model, X))._replace(steps=jax.device_put(np.int32(steps)))
-        return np.asarray(step(state, (X, Y))[0].params["output"]["kernel"])
+        return np.asarray(step(state, (X, Y))[0].variables["params"]["output"]["kernel"])
 
     np.testing.assert_array_equal(after(0, 0), after(0, 0))
     assert (after(0, 0) != after(1, 0)).any() and (after(0, 0) != after(0, 1)).any()
@@ -458,7 +458,7 @@ def after(name: str, steps: int, accumulate: int, devices: int = 1) -> Any:
     for batch in windows:
         for part in np.split(batch, accumulate):
             state, _ = step(state, sequences.window_batch(part.ravel(), 10, mesh)(np.arange(0, part.size, 11)))
-    return state.params
+    return state.variables["params"]
 
 
 def test_accumulated_batches_and_devices_take_the_step_of_one():

@@ -87,8 +87,10 @@ def cases() -> dict[str, Case]:
     WAVELETS = jexplicit.features.wavelets((8, 8), octaves=2, angles=2, grid=2)
     return {
         "jexplicit.explicit_solution": case(jexplicit.explicit_solution, F, 2.0, compiled=WITH_CHECKS),
-        "jexplicit.solvers.dense_cooccurrence": case(solvers.dense_cooccurrence, H, Y),
-        "jexplicit.solvers.dense_cooccurrence, of labels": case(lambda H: solvers.dense_cooccurrence(H, ANSWERS, 3), H),
+        "jexplicit.solvers.dense_cooccurrence": case(solvers.dense_cooccurrence, H, Y, compiled=WITH_CHECKS),
+        "jexplicit.solvers.dense_cooccurrence, of labels": case(
+            lambda H: solvers.dense_cooccurrence(H, ANSWERS, 3), H, compiled=WITH_CHECKS
+        ),
         "jexplicit.solvers.priming_number": case(solvers.priming_number, H, compiled=WITH_CHECKS),
         "jexplicit.solvers.iterative_scaling_sweeps": case(
             solvers.iterative_scaling_sweeps, H, Y, np.zeros((4, 3)), sweeps=2, compiled="each sweep"
@@ -103,13 +105,14 @@ def cases() -> dict[str, Case]:
         "jexplicit.solvers.mean_loss": case(solvers.mean_loss, normal(16, 3), Y),
         "jexplicit.solvers.accuracy": case(solvers.accuracy, normal(16, 3), LABELS),
         "jexplicit.features.positive_parts": case(jexplicit.features.positive_parts, normal(8, 3)),
-        "jexplicit.features.unit_rows": case(jexplicit.features.unit_rows, H, compiled=WITH_CHECKS),
-        "jexplicit.features.fourier_features": case(jexplicit.features.fourier_features, normal(8, 3), normal(3, 4)),
+        "jexplicit.features.fourier_features": case(
+            jexplicit.features.fourier_features, normal(8, 3), normal(3, 4), compiled=WITH_CHECKS
+        ),
         "jexplicit.features.scattering_pools": case(
             lambda X: jexplicit.features.scattering_pools(X, WAVELETS), positive(8, 8, 8), compiled=WITH_CHECKS
         ),
         "jexplicit.lm.logits": case(lambda U: model.logits((U,), CONTEXT), normal(8, 8)),
-        "jexplicit.lm.kneser_ney": case(lm.kneser_ney, COUNTS, no_gradient="counts are whole numbers"),
+        "jexplicit.lm.kneser_ney": case(lm.kneser_ney, COUNTS, compiled=WITH_CHECKS, no_gradient="counts are whole numbers"),
         "jexplicit.lm.noisy_counts": case(lm.noisy_counts, positive(8, 8), NOISE),
         "jexplicit.lm.noisy_rows": case(lm.noisy_rows, normal(8, 8), NOISE),
         "icl.squared_error": case(icl.squared_error, normal(2, 3), ONE.X, ONE.Y),
@@ -245,8 +248,8 @@ def page() -> str:
         "",
         "Under `jax.jit`, `jax.vmap` and `jax.grad`, and on arrays whose first axis is spread over 8 devices, a function has",
         "the numbers that it has alone. `tests/runs/test_functions.py` tests each, and writes this table. *One program*",
-        "computes and checks values. *One, and checks*: small programs check values before or after it. Under a transformation",
-        "values are not checked. *Each sweep*, *each layer*: a loop on the host calls compiled programs.",
+        "computes; what it checks, the host does. *One, and checks*: small programs check values before or after it. Under a",
+        "transformation values are not checked. *Each sweep*, *each layer*: a loop on the host calls compiled programs.",
         "",
         "| a call compiles | functions |",
         "|---|---|",
