@@ -47,11 +47,9 @@ def account(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray
     """The log-odds that each context adds to the decisions of coming tokens."""
     ids = np.concatenate([state.tokens, np.asarray(tokens, np.int32)])
     new = decisions(ids, model.tree, predicted_places(ids, model.eos, len(state.tokens)))
-    if not len(new.bit):
-        return Account(new, np.zeros((0, len(model.names) + 2)), np.zeros(0))
     entries, log_odds = divide(model, state.gates, look_ahead(model, state, ids, new, learn=True))
-    n = len(new.bit)
-    return Account(new._replace(place=new.place - len(state.tokens)), entries[-n:], log_odds[-n:])
+    at = slice(len(log_odds) - len(new.bit), None)
+    return Account(new._replace(place=new.place - len(state.tokens)), entries[at], log_odds[at])
 
 
 def account_of_candidates(model: CountedModel, state: CountedState, tokens: Integer[np.ndarray, " A"]) -> Account:

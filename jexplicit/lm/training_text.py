@@ -124,5 +124,7 @@ class TrainingText:
 
 def written_for(method: str, text: TrainingText, options: Options, watch: Watch) -> dict[str, Any]:
     """The identity of a fit's checkpoints: the method, the texts and the options."""
+    if watch.checkpoints is None:
+        return {}
     dev = {} if watch.dev is None else {"dev": np.asarray(watch.dev[:])}
     return {"method": method, "text": text.in_memory, **dev, "eos": text.eos, **asdict(options)}

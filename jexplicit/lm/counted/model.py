@@ -463,23 +463,21 @@ def read_decisions(
     for piece in np.split(tokens, cuts):
         first, ids = len(state.tokens), np.concatenate([state.tokens, piece])
         new = decisions(ids, model.tree, predicted_places(ids, model.eos, first))
-        ahead = look_ahead(model, state, ids, new, learn=True) if len(new.bit) else None
-        if ahead:
-            log_odds.append(ahead.log_odds[len(ahead.log_odds) - len(new.bit) :])
+        ahead = look_ahead(model, state, ids, new, learn=True)
+        log_odds.append(ahead.log_odds[len(ahead.log_odds) - len(new.bit) :])
         state = _after(model, state, ahead, ids)
         found.append(new._replace(place=new.place - np.int32(first - done)))
         done += len(piece)
         if progress:
             progress(done, len(tokens))
     d = Decisions(*map(np.concatenate, zip(*found, strict=True)))
-    return d, np.concatenate([np.zeros(0, np.float32), *log_odds]), state
+    return d, np.concatenate(log_odds), state
 
 
-def _after(model: CountedModel, state: CountedState, ahead: Ahead | None, ids: np.ndarray) -> CountedState:
+def _after(model: CountedModel, state: CountedState, ahead: Ahead, ids: np.ndarray) -> CountedState:
     """The state after decisions ahead, without documents out of sight."""
-    if ahead:
-        done = state.done + len(ahead.blocks) if model.learns else ahead.base.shape[1]
-        state = state._replace(base=ahead.base, gates=ahead.gates, done=done)
+    done = state.done + len(ahead.blocks) if model.learns else ahead.base.shape[1]
+    state = state._replace(base=ahead.base, gates=ahead.gates, done=done)
     last = int(np.flatnonzero(ids == PAD)[-1])
     if not last or (model.history != "none" and "document" not in model.history):
         return state._replace(tokens=ids)
