@@ -89,14 +89,14 @@ def count(
     if chunk < 1:
         raise ValueError(f"chunk of {chunk} positions: count at least one position per step")
     check_memory(mesh, 4 * K * N * N, "tables of counts")
-    first, last = part_of_process(1, len(stream))
+    first, last = _own_part(stream, K)
     each = max(_least_chunk, -(-(last - first) // mesh.size))
     chunk = min(chunk, 1 << (each - 1).bit_length())  # few sizes are compiled
     D, span, sharding = mesh.size, chunk * mesh.size, NamedSharding(mesh, PartitionSpec(AXIS))
     total: Counts = ()  # on the host
     tables: list[jax.Array] = []  # on devices
     counted, unmerged = None, 0
-    for window in windows(stream, radius=K, span=span, progress=progress):
+    for window in windows(stream, first, last, radius=K, span=span, progress=progress):
         check_token_ids(window, N)
         if unmerged + span >= INT32_CELLS:  # no cell can have passed 2^31 yet
             total, unmerged = merge_counts(total, _on_host(tables, N)), 0
@@ -146,16 +146,23 @@ def _on_host(tables: list[jax.Array], N: int) -> Counts:
     return tuple(counts)
 
 
-def windows(stream: Stream, *, radius: int, span: int, progress: Progress | None = None) -> Iterator[np.ndarray]:
-    """Windows of this process's part, each after `radius` tokens; the next is read ahead.
+def _own_part(stream: Stream, K: int) -> tuple[int, int]:
+    """The targets first .. last - 1 of this process, in verified files."""
+    first, last = part_of_process(1, len(stream))
+    if isinstance(stream, Shards):
+        stream.verify(max(first - K, 0), last)
+    return first, last
 
-    >>> [w.tolist() for w in windows(np.array([0, 5, 6, 0]), radius=1, span=2)]
+
+def windows(
+    stream: Stream, first: int, last: int, *, radius: int, span: int, progress: Progress | None = None
+) -> Iterator[np.ndarray]:
+    """Windows of a range, each after `radius` tokens; the next is read ahead.
+
+    >>> [w.tolist() for w in windows(np.array([0, 5, 6, 0]), 1, 4, radius=1, span=2)]
     [[0, 5, 6], [6, 0]]
     """
     check_stream(stream)
-    first, last = part_of_process(1, len(stream))
-    if isinstance(stream, Shards):
-        stream.verify(max(first - radius, 0), last)
 
     def read(start: int) -> np.ndarray:
         tokens = np.asarray(stream[max(start - radius, 0) : min(start + span, last)])
@@ -192,7 +199,7 @@ def count_sparse(stream: Stream, *, radius: int, vocab_size: int, progress: Prog
     check_radius(radius)
     if not 1 <= (N := vocab_size) <= 2**31:
         raise ValueError(f"vocabulary {N}: sparse counts take token ids below 2^31; use 1 <= N <= 2^31")
-    parts = windows(stream, radius=radius, span=_block_positions, progress=progress)
+    parts = windows(stream, *_own_part(stream, radius), radius=radius, span=_block_positions, progress=progress)
     counts = sum_tables(window_pairs(window, radius, N) for window in parts)
     counts = counts or (csr_array((N, N), dtype=np.int32),) * radius
     if jax.process_count() == 1:

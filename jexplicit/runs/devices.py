@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 AXIS = "data"
-_quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 full_precision = jax.default_matmul_precision("highest")
 """Decorator: matrix products in the precision of their inputs. By default a GPU rounds float32 to TF32, a TPU to bfloat16."""
@@ -107,13 +106,6 @@ def request_devices(devices: int | None = None) -> None:
     os.environ.setdefault("NPROC", str(4 * (devices or os.cpu_count() or 1)))
     with contextlib.suppress(RuntimeError):  # JAX already runs (in a notebook, in a test): its devices are unchanged
         jax.config.update("jax_num_cpu_devices", devices or min(os.cpu_count() or 1, 8))
-
-
-def compile_quickly() -> None:
-    """Compile short runs for CPUs in half the time, by XLA's older code."""
-    given = os.environ.get("XLA_FLAGS", "")
-    if _quick not in given and jax.__version_info__[:2] == (0, 10):  # XLA ends the process at an unknown flag
-        os.environ["XLA_FLAGS"] = f"{_quick} {given}"
 
 
 RUNTIME_BYTES = 600 * 10**6  # Python, its libraries, XLA and compiled code

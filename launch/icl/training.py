@@ -20,7 +20,7 @@ from icl.closed_form import optimal_rate
 from icl.rates import Polynomial, Spectrum, optimal_polynomials, spectral_law
 from icl.tasks import Sequence, Tasks, sample_tasks, vmap_tasks
 from icl.training import Recipe, TrainingProblem, train_layers
-from jexplicit.runs.devices import compile_quickly, key_of_seed, use_devices
+from jexplicit.runs.devices import key_of_seed, use_devices
 from jexplicit.runs.files import host_bytes
 from jexplicit.runs.progress import console, stage
 from launch.icl.config import COMMANDS, Flags, InputFlags, LayerFlags, TaskFlags, TrainingFlags
@@ -30,7 +30,6 @@ from launch.kit.views import Column, Lines, Results, Row, Table, View, groups, m
 VALIDATION, TEST, SPECTRUM = 101, 102, 103  # streams of random numbers that depend on --seed; none is a training seed's own
 INIT_SCALE = 0.002  # of the random weights of a single layer: variance times fan-in, as in the paper's code
 WARM_CLIP = 1e3  # of tokens: solved layers stay below, and training that leaves them stays finite
-_short = 1 << 20  # tasks of a training: fewer take longer to compile than to train on
 _copies = 8  # of a float32 batch and of the weights, while a step is computed
 _block = 10_000  # test tasks per evaluation
 _piece = 500  # of these at a time: what deep models keep of 10,000 tasks for their sensitivities takes gigabytes
@@ -68,8 +67,6 @@ def _check(config: Flags) -> None:
         if (needed := _copies * 4 * numbers) > (present := host_bytes()):
             takes = f"tokens and weights take {needed / 1e9:.0f} GB and this machine has {present / 1e9:.0f} GB"
             raise ValueError(f"{flags}: {takes}: use smaller values")
-        if config.batch_size * config.steps <= _short:
-            compile_quickly()
     use_devices(config.devices)
 
 
