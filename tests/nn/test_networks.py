@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("promotion")
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(6, 4)), RNG.normal(size=(6, 2))
 TOKENS = RNG.integers(0, 5, (6, 3))
-PLAIN = networks.FullyConnected((3,), 2, bias=False, dtype=jnp.float64)
+PLAIN: Any = networks.FullyConnected((3,), 2, bias=False, dtype=jnp.float64)
 # compiled whole, which takes less time than compiling every operation
 outputs = jax.jit(networks.network_outputs, static_argnums=0)
 

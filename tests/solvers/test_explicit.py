@@ -141,12 +141,12 @@ def test_at_delta_the_mean_log_count_of_the_model_is_that_of_the_targets():
 def test_every_layer_is_the_papers_solution_of_its_own_inputs_and_a_layer_of_a_network(layers, dtype, tolerance):
     H, Y = positive(dtype=dtype)[:2]
     solved = solve_layers(H, Y, [SoftmaxLayer()] * layers).params
-    inputs, targets, decoders = np.asarray(H, np.float64), np.asarray(Y, np.float64), []
+    inputs, expected = np.asarray(H, np.float64), np.zeros(0)
     for U in solved:
-        K = max(1.0, np.abs(inputs).sum(axis=1).mean())
-        decoders.append(reference.explicit_solution(reference.generalized_cooccurrences(inputs, targets), K))
-        np.testing.assert_allclose(U, decoders[-1], rtol=0, atol=tolerance)
-        expected = inputs @ decoders[-1]
+        F = reference.generalized_cooccurrences(inputs, np.asarray(Y, np.float64))
+        decoder = reference.explicit_solution(F, max(1.0, np.abs(inputs).sum(axis=1).mean()))
+        np.testing.assert_allclose(U, decoder, rtol=0, atol=tolerance)
+        expected = inputs @ decoder
         inputs = softmax(expected, axis=1)
     np.testing.assert_allclose(stack_logits(solved, H), expected, rtol=0, atol=100 * tolerance)
     model = SoftmaxStack(3, layers, dtype=dtype)
