@@ -91,7 +91,6 @@ docs: $(BIN)/.docs
 
 tables: $(BIN)/.demo
 	$(BIN)/python -m tools.tables
-	$(BIN)/python -m tools.headline
 
 notebooks: $(BIN)/.test
 	$(BIN)/python -m tools.notebooks

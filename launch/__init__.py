@@ -11,9 +11,8 @@ _lines = _cpu.read_text().split("\n\n")[0] if _cpu.exists() else ""
 if "AuthenticAMD" in _lines and "cpu family\t: 25" in _lines and "avx512f" in _lines:
     os.environ.setdefault("NPY_DISABLE_CPU_FEATURES", "X86_V4 AVX512_ICL")
 
-# glibc gives back large arrays at once, keeps small ones, and learns from frees what is large. Here arrays of 32 MB and more
-# are large. Up to 256 MB of smaller ones, such as the arrays of a block of positions, are used again, since fresh pages take
-# longer than the work in them. Between stages `jexplicit.runs.files.trim_heap` gives back the rest.
+# glibc learns from frees which arrays are large. Here they are those of 32 MB and more, which are given back at once, while
+# 256 MB of smaller ones are used again, since fresh pages take longer than the work in them (jexplicit.runs.files.trim_heap).
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 with contextlib.suppress(OSError, AttributeError):  # another libc
     _libc = ctypes.CDLL("libc.so.6")

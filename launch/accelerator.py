@@ -1,9 +1,7 @@
 """Checks of an accelerator's results beside NumPy, and its times and the CPU's.
 
-    python -m launch.accelerator --out runs/gpu
-
 It needs a Python with JAX and this source tree: missing packages of types and files have stand-ins, and a part that calls a
-missing package (optax, flax) says so. It writes `gpu.json` after every measurement.
+missing package (optax, flax) says so.
 """
 
 import argparse
@@ -82,13 +80,10 @@ CHECKS = (pairs_by_scatter, closed_form, sweep_of_images)
 
 
 class Case(NamedTuple):
-    """A function of `jax.jit`, its arguments, and the operations of its matrix products.
-
-    If a call consumes its first argument, its result begins with the next one.
-    """
+    """A jitted function, its arguments, and the operations of its matrix products."""
 
     run: Callable[..., object]
-    arguments: tuple[object, ...]
+    arguments: tuple[object, ...]  # if a call consumes the first one, its result begins with the next
     flops: float | None = None
 
 

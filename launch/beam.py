@@ -1,17 +1,15 @@
 """Tokenise and count text of any size with Apache Beam.
 
-python -m launch.beam --out shards/web --train 'web/*.txt' --dev held-out.txt --radius 4
 python -m launch.beam --out /web --train '/web/*.txt' --dev /dev.txt --runner FlinkRunner --options='--flink_master=HOST:PORT'
 
-Writes what launch.shards writes, and the co-occurrence counts of train. Every worker must see --out and the text under the same
-paths. Needs the extra `beam`.
+Every worker must see --out and the text under the same paths. Needs the extra `beam`.
 """
 
 import logging
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from jexplicit.data.text import Documents, files_documents, train_and_dev_files
 from jexplicit.runs.files import PositiveInt
@@ -22,8 +20,6 @@ from launch.shards import Source, describe, open_corpus, tokenizer_in
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Source):
-    GROUPS: ClassVar = {"radius": "counts", "runner": "machine"}
-
     radius: PositiveInt = 4
     """Count pairs of tokens up to this many positions apart."""
     runner: str = "DirectRunner"

@@ -2,9 +2,7 @@
 
     python -m launch.bench --cases ngram-fit ngram-scoring --train FILES --sizes 100_000 1_000_000 --out runs/ngrams
 
-* counting: tables of pairs of tokens at four distances, beside `numpy.bincount`.
-* ngram-fit, context-mixing-fit: tokens to a model, beside KenLM's `lmplz -o 5` with its files; perplexities of text after it.
-* ngram-scoring, context-mixing-scoring: the text after it, beside KenLM's Python module with the n-gram model.
+Peers: `numpy.bincount` for counts, KenLM's `lmplz -o 5` for fits of tokens, its Python module for scores of text after them.
 """
 
 import contextlib
@@ -19,7 +17,6 @@ import timeit
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
@@ -27,8 +24,8 @@ import numpy as np
 from jexplicit.data.streams import context_columns
 from jexplicit.data.text import read_documents
 from jexplicit.data.tokenizers import PAD, Tokenizer, encode_documents, train_tokenizer
-from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, set_malloc
-from launch.kit.command import Preset, entry_point
+from jexplicit.runs.files import Bounds, PositiveInt
+from launch.kit.command import Preset, Run, entry_point
 from launch.kit.views import Column, Row, Table
 
 if TYPE_CHECKING:  # each case imports what it measures, so that --help is quick
@@ -40,45 +37,36 @@ RADIUS = 4
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Run):
     """Compare the speed of counts, fits and scores with named peers."""
 
-    out: str
-    """Run folder to write: results and report.md."""
     cases: tuple[Case, ...] = get_args(Case)
     """Cases to measure."""
     sizes: tuple[PositiveInt, ...] = (50_000,)
-    """Work of a case: tokens, positions of a batch, or tasks. Each size is a row."""
+    """Numbers of tokens. Each is a row."""
     repeats: PositiveInt = 5
     """Times that both sides are measured, in turn."""
     train: tuple[str, ...] = ()
     """Text to fit and then to score: files, globs or folders, a document a line. Default: Python's help."""
     vocab_size: Annotated[int, Bounds(at_least=2, at_most=46_340)] = 4098
-    """Token ids of the texts and of the softmax table. Ids of pairs fit 31 bits."""
-    seed: NonNegativeInt = 0
-    """Seed of what is drawn: texts that are counted, tables, tokens, and choices of a fit."""
-    resume: bool = False
-    """Continue the interrupted run in --out, or add cases and sizes to a finished one."""
+    """Token ids of the texts, of which pairs fit 31 bits."""
 
 
 PRESETS = {"tiny": Preset(Config("runs/bench", sizes=(500,), repeats=2, vocab_size=300), "500 tokens; 20 s on a CPU core.")}
 
 
 class Pair(NamedTuple):
-    """Two ways to do one piece of work, as calls that block.
-
-    skipped: why there are no `theirs`. tolerance: of results that agree, as a share of the largest. about: more fields.
-    """
+    """Two ways to do one piece of work, as calls that block."""
 
     ours: Callable[[], object]
     peer: str
     theirs: Callable[[], object] | None = None
-    skipped: str | None = None
-    tolerance: float | None = None
-    about: Callable[..., Row] = lambda own, other: {}
+    skipped: str | None = None  # why there are no `theirs`
+    tolerance: float | None = None  # of results that agree, as a share of the largest
+    about: Callable[..., Row] = lambda own, other: {}  # more fields
 
 
-def optional(name: str) -> ModuleType | None:
+def optional(name: str) -> Any:
     """A module, if it is installed."""
     with contextlib.suppress(ImportError):
         return importlib.import_module(name)
@@ -126,7 +114,7 @@ def _sentences(stream: np.ndarray, tokenizer: Tokenizer) -> list[str]:
     return [" ".join(words[part[1:]]) for part in np.split(stream, np.flatnonzero(stream == PAD)) if len(part) > 1]
 
 
-def fit_tokens(method: str, train: np.ndarray, tokenizer: Tokenizer, seed: int) -> "AnyModel":
+def _fit_tokens(method: str, train: np.ndarray, tokenizer: Tokenizer, seed: int) -> "AnyModel":
     """A language model of token ids."""
     from jexplicit.lm.fit import fit_model
     from jexplicit.lm.training_text import Options, TrainingText
@@ -155,7 +143,7 @@ def fitting(config: Config, size: int, folder: Path, method: str) -> Pair:
         return {name: evaluate(model, dev).perplexity for name, model in models.items()}
 
     theirs, skipped = (lmplz, None) if program else (None, "lmplz is not on PATH")
-    ours = functools.partial(fit_tokens, method, train, tokenizer, config.seed)
+    ours = functools.partial(_fit_tokens, method, train, tokenizer, config.seed)
     return Pair(ours, "KenLM's lmplz", theirs, skipped, about=about)
 
 
@@ -165,7 +153,7 @@ def scoring(config: Config, size: int, folder: Path, method: str) -> Pair:
     from jexplicit.lm.ngram import write_arpa
 
     (train, dev, tokenizer), peer = read_text(config.train, config.vocab_size, size), "KenLM's Python module"
-    models = {name: fit_tokens(name, train, tokenizer, config.seed) for name in {method, "ngram"}}
+    models = {name: _fit_tokens(name, train, tokenizer, config.seed) for name in {method, "ngram"}}
     ours = lambda: score(models[method], dev).sum(dtype=np.float64)  # noqa: E731
     if (kenlm := optional("kenlm")) is None:
         return Pair(ours, peer, skipped="kenlm is not installed")
@@ -218,8 +206,6 @@ def run(config: Config) -> dict[str, Any]:
     note = "A ratio is the median of own seconds / the peer's, measured in turn on one core; below 1 is faster than the peer."
     jax.config.update("jax_platforms", "cpu")
     with contextlib.ExitStack() as stack:
-        set_malloc(mmap_max=0, trim_threshold=-1, arena_max=1)  # freed memory is kept: new pages cost more than some cases
-        stack.callback(set_malloc, mmap_max=65_536, trim_threshold=256 << 20, arena_max=0)  # as before
         if hasattr(os, "sched_setaffinity"):
             stack.callback(os.sched_setaffinity, 0, cores := os.sched_getaffinity(0))
             os.sched_setaffinity(0, {max(cores)})

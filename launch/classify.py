@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jexplicit.runs.files import PositiveInt
-from launch.digits.config import Method
+from launch.digits import Method
 from launch.kit.command import entry_point
 
 
@@ -18,10 +18,9 @@ class Config:
     """Run folder of launch.digits."""
     images: tuple[str, ...]
     """Images of the run's size: PNG, JPEG, ..., folders of them, idx files, .npy, or .npz with one array or x_test. They become
-    grey, bright on dark as in the run, and levels 0 .. 255 are rescaled to those of the run."""
+    grey, bright on dark, with the levels of the run."""
     method: Method | None = None
-    """Method that fitted the model. Default: the model with the highest accuracy on held-out training images of those that
-    match the other flags."""
+    """Method that fitted the model. Default: the model of the highest held-out accuracy of those that match the other flags."""
     layers: PositiveInt | None = None
     """Number of layers of the model."""
     features: Literal["pixels", "kernel"] | None = None
@@ -32,4 +31,4 @@ class Config:
     """Number of labels to show, the most probable first."""
 
 
-main = entry_point("launch.digits.run:classify", Config, __doc__, module=__name__)
+main = entry_point("launch.digits.solved:classify", Config, __doc__, module=__name__)

@@ -16,7 +16,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "lm": Entry("launch.lm.__main__", "fit language models from counts, evaluate and save them"),
+    "lm": Entry("launch.lm", "fit language models from counts, evaluate and save them"),
     "runs": Entry("launch.runs", "list the models of runs"),
     "score": Entry("launch.score", "log-probabilities of a text"),
     "next": Entry("launch.next", "the likeliest next tokens of a prompt"),
@@ -26,10 +26,10 @@ COMMANDS = {
     "judge": Entry("launch.judge", "accuracy on minimal pairs of sentences"),
     "compare": Entry("launch.compare", "compare language models on one text"),
     "combine": Entry("launch.combine", "counts and another model, alone and combined, on a test text"),
-    "digits": Entry("launch.digits.__main__", "classify images with models fitted without SGD, and trained ones"),
+    "digits": Entry("launch.digits", "classify images with models fitted without SGD, and trained ones"),
     "classify": Entry("launch.classify", "classify images with a model of a run of digits"),
     "classify-text": Entry("launch.classify_text", "classify texts by the words of each label, solved and trained"),
-    "networks": Entry("launch.networks.__main__", "networks trained by gradients, for comparison"),
+    "networks": Entry("launch.networks", "networks trained by gradients, for comparison"),
     "feature-machine": Entry("launch.feature_machine", "features without backpropagation: a recursive kernel machine"),
     "icl": Entry("launch.icl.__main__", "does attention learn in context by gradient descent?"),
     "blur": Entry("launch.blur.__main__", "learned update rules, compared with gradient descent"),

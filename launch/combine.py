@@ -10,11 +10,12 @@ import functools
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from launch.kit.command import ModelChoices, Reading, entry_point, load_choices
+from launch.kit.command import entry_point
+from launch.kit.text import ModelChoices, Reading
 from launch.kit.views import Column, Row, Table
 
 _block = 1000  # predictions of a single document, which is resampled in blocks
@@ -23,8 +24,6 @@ _block = 1000  # predictions of a single document, which is resampled in blocks
 @dataclass(frozen=True, kw_only=True)
 class Config(Reading, ModelChoices):
     """Counts of contexts and another model of the same tokens, alone and combined."""
-
-    GROUPS: ClassVar = {"run": "run", "dev": "text", "out": "run"}
 
     run: str
     """Run folder of launch.lm with models of context mixing. All are combined, or those that match the flags of models."""
@@ -45,10 +44,11 @@ def run(config: Config) -> dict[str, Any]:
     from jexplicit.data.text import read_documents
     from jexplicit.data.tokenizers import encode_documents
     from jexplicit.lm.names import label
+    from jexplicit.lm.text_model import load_models
     from launch.kit.experiment import Experiment, RunFolder
 
-    (other,) = load_choices(config.other, ModelChoices(), best=True)
-    models = [saved for saved in load_choices(config.run, config) if saved.about["method"] == "context-mixing"]
+    (other,) = load_models(config.other, best=True)
+    models = [saved for saved in load_models(config.run, **config.wanted) if saved.about["method"] == "context-mixing"]
     if not models:
         raise ValueError(f"--run {config.run}: give a run with models of context mixing that match the flags")
     if unlike := [label(saved.about) for saved in models if saved.tokenizer.sha256 != other.tokenizer.sha256]:

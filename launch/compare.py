@@ -2,12 +2,11 @@
 
     python -m launch.compare --run runs/demo model.safetensors --text essay.txt
 
-Perplexity is per token of each model's own tokenizer; bits per byte, bits per character and perplexity per word are comparable.
-The last column is the difference in bits per byte from the first model, with its standard error over documents.
+Perplexity is per token of each model's own tokenizer; the other measures are comparable. ± are standard errors over documents.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from rich.markup import escape
@@ -16,7 +15,8 @@ from jexplicit.data.text import read_documents, text_sizes
 from jexplicit.data.tokenizers import PAD
 from jexplicit.lm.names import label
 from jexplicit.runs.progress import console, show, stage
-from launch.kit.command import ModelChoices, Reading, entry_point, load_choices
+from launch.kit.command import entry_point
+from launch.kit.text import ModelChoices, Reading
 from launch.kit.views import Column, rich_table
 
 _much = 0.01  # of the tokens unknown: more need a warning
@@ -24,11 +24,9 @@ _much = 0.01  # of the tokens unknown: more need a warning
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Reading, ModelChoices):
-    GROUPS: ClassVar = {"run": "run", "text": "text"}
-
     run: tuple[str, ...]
-    """Run folders of launch.lm or launch.networks, and exported .safetensors files. Of a run folder, the model with the
-    lowest dev perplexity is compared; with --method, --features, --radius or --history, all models that match."""
+    """Run folders and exported files. Of a run folder, the model with the lowest dev perplexity is compared; with --method,
+    --features, --radius or --history, all models that match."""
     text: tuple[str, ...]
     """Text to compare on: files, pipes, globs or folders of plain text or records."""
 
@@ -37,12 +35,13 @@ def run(config: Config) -> dict[str, Any]:
     """Score the text with each model, and show a table."""
     from jexplicit.data.tokenizers import encode_documents
     from jexplicit.lm import evaluation
+    from jexplicit.lm.text_model import load_models
 
     documents = read_documents(config.text, field=config.field, documents=config.documents)
     all_sizes, rows, first = [text_sizes([document]) for document in documents], [], np.zeros(0)
     sizes = np.array([size.bytes for size in all_sizes])
-    best = not (config.method or config.features or config.radius or config.history)
-    for run, saved in ((name, saved) for name in config.run for saved in load_choices(name, config, best=best)):
+    models = {name: load_models(name, best=not config.wanted, **config.wanted) for name in config.run}
+    for run, saved in ((name, saved) for name, own in models.items() for saved in own):
         with stage(f"scoring with {label(saved.about)}", "positions") as progress:
             nats = -evaluation.score_documents(saved.model, saved.tokenizer, documents, progress=progress)
         stream = encode_documents(saved.tokenizer, documents)

@@ -1,16 +1,16 @@
-"""Exact contributions of context tokens, or rows, to each prediction of a model.
+"""Exact contributions of context tokens to each prediction of a model.
 
     python -m launch.explain --run runs/demo --text "Return the number of items"
 
-`logit` is a context token's contribution to the logit of the observed token. `evidence` is that minus its mean under the
-model's prediction. A row of several tokens is attributed to the one furthest back; --by row shows every row on its own.
+A contribution to the logit of the observed token, and in brackets less its mean under the model's prediction. A row of several
+tokens is that of the one furthest back. Of context-mixing: the log-odds and the share of log p that each context adds.
 """
 
 import json
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.table import Table
@@ -18,7 +18,8 @@ from rich.table import Table
 from jexplicit.data.text import is_input
 from jexplicit.runs.files import check_writable, write_whole
 from jexplicit.runs.progress import console, show
-from launch.kit.command import ModelChoice, entry_point, load_choice, visible
+from launch.kit.command import entry_point
+from launch.kit.text import ModelChoice, load_choice, visible
 
 if TYPE_CHECKING:
     from jexplicit.lm.attribution import Attribution
@@ -31,16 +32,10 @@ _alternatives, _digits, _most_tokens = 10, 6, 4000  # of a page
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelChoice):
-    GROUPS: ClassVar = {"text": "text"}
-
     text: str
     """The text to explain, as one document."""
-    by: Literal["token", "row"] = "token"
-    """token: the contribution of each context token, summed over its rows. row: of every row: offsets, contexts, caches. Of
-    context-mixing a row is always a context: the log-odds that it adds on the path to a token, and its share of log p."""
     html: str | None = None
-    """Page .html to write instead of the table. It has for each token the likeliest alternatives, and the
-    exact contribution of every row to the logits of both. One file, which needs no network and no server."""
+    """Page .html to write instead of the table, with the likeliest alternatives of each token and the rows' parts in both."""
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -64,7 +59,7 @@ def run(config: Config) -> dict[str, Any]:
         show(f"page {page}")
         return explained | {"html": str(page)}
     why = explain(model, text.X, text.Y, past=text.past)
-    why = why.by_token(model.radius) if config.by == "token" and isinstance(model, LanguageModel) else why
+    why = why.by_token(model.radius) if isinstance(model, LanguageModel) else why
     predicted = [tokenizer.piece(int(i)) for i in text.Y]
     context = [[tokenizer.piece(int(x[k - 1])) if k else "" for k in why.tokens] for x in text.X]
     show(_attribution_table(predicted, context, why))
@@ -75,16 +70,12 @@ def run(config: Config) -> dict[str, Any]:
 
 def _attribution_table(predicted: list[str], context: list[list[str]], why: "Attribution") -> Table:
     """A row per prediction: its probability, and its strongest evidence in nats."""
-    G = len(why.names)
-    few = G <= _shown  # which have columns of their own
-    title = "logit (evidence), nats" + (f"; the {_shown} strongest of {G}" if not few else "")
-    columns = why.names[:G] if few else [""] * _shown
-    table = Table("predicted", "p", *columns, title=title, title_justify="left", show_lines=True)
-    table.columns[0].style, table.columns[1].justify = "bold", "right"
+    columns = [""] * min(_shown, len(why.names))
+    table = Table("predicted", "p", *columns, title="logit (evidence), nats; the strongest first", title_justify="left")
+    table.show_lines, table.columns[0].style, table.columns[1].justify = True, "bold", "right"
     for i, row, logits, evidence, log_p in zip(predicted, context, why.logits, why.evidence, why.log_probability, strict=True):
-        order = range(G) if few else np.argsort(-np.abs(evidence), kind="stable")[:_shown]
-        names = [visible(row[g]) if few else f"{why.names[g]} {visible(row[g])}" for g in order]
-        cells = [f"{name}\n{logits[g]:z.2f}\n({evidence[g]:+.2f})" for name, g in zip(names, order, strict=True)]
+        order = np.argsort(-np.abs(evidence), kind="stable")[:_shown]
+        cells = [f"{why.names[g]} {visible(row[g])}\n{logits[g]:z.2f}\n({evidence[g]:+.2f})" for g in order]
         table.add_row(visible(i), f"{np.exp(log_p):.4f}", *cells)
     return table
 
@@ -92,8 +83,8 @@ def _attribution_table(predicted: list[str], context: list[list[str]], why: "Att
 def explain_alternatives(model: "TextModel", text: "EncodedText") -> dict[str, Any]:
     """The page's JSON: rows, likeliest tokens and their contributions.
 
-    sum of rows - log of the partition function = log p for every token: numbers are rounded first and added up after. null is
-    -inf. The observed token stands last where it is not among the likeliest.
+    sum of rows - log of the partition function = log p, also rounded. null is -inf. The observed token stands last if
+    it is not among the likeliest.
     """
     from jexplicit.lm.attribution import check_explainable, explain
     from jexplicit.lm.evaluation import log_distributions
@@ -118,18 +109,13 @@ def explain_alternatives(model: "TextModel", text: "EncodedText") -> dict[str, A
     pieces = [["".join(c if c in "\n\t" else visible(c) for c in text) for text in some] for some in texts]
     columns = {"observed": observed, "rank": 1 + rank, "log_Z": log_Z, "log_p": log_p, "rows": rows}
     values = zip(pieces, *(_finite(column.tolist()) for column in columns.values()), strict=True)
-    return {
-        "model": model_name(model.about),
-        "vocabulary": lm.vocab_size,
-        "loss": _finite(-float(log_p[np.arange(M), observed].mean())),
-        "rows": list(why.names),
-        "back": list(why.tokens),
-        "predictions": [dict(zip(("tokens", *columns), of_one, strict=True)) for of_one in values],
-    }
+    about = {"model": model_name(model.about), "vocabulary": lm.vocab_size, "rows": list(why.names), "back": list(why.tokens)}
+    predictions = [dict(zip(("tokens", *columns), of_one, strict=True)) for of_one in values]
+    return {**about, "loss": _finite(-float(log_p[np.arange(M), observed].mean())), "predictions": predictions}
 
 
 def write_page(path: Path, explained: dict[str, Any]) -> None:
-    """Write the page, one file without anything from elsewhere, of what `explain_alternatives` gives."""
+    """Write the page of `explain_alternatives`, one file without anything from elsewhere."""
     template = files("launch").joinpath("page.html").read_text(encoding="utf-8")
     data = json.dumps(explained, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")  # no tag within the script
     write_whole(path, lambda file: file.write(template.replace("{{explained}}", data).encode()))

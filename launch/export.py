@@ -9,7 +9,8 @@ from typing import Any
 
 from jexplicit.runs.files import check_writable, local_path
 from jexplicit.runs.progress import console, show
-from launch.kit.command import ModelChoice, entry_point, load_choice
+from launch.kit.command import entry_point
+from launch.kit.text import ModelChoice, load_choice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,17 +1,15 @@
 """Features without backpropagation: a kernel machine with a metric from its gradients.
 
-python -m launch.feature_machine modular --out runs/modular
 python -m launch.feature_machine modular --modulus 31 --operation multiply --out runs/multiply
 
-Modular arithmetic is learned late and all at once: from half of the table of a + b mod p, the first solves predict nothing of
-the other half, and the last ones all of it. What is learned is the metric, whose blocks become circulant.
+Modular arithmetic is learned late and all at once, by the metric, whose blocks become circulant.
 """
 
 import functools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -26,8 +24,6 @@ from launch.kit.views import Column, Lines, Row, Table, groups
 class ModularConfig(Run):
     """Learn modular arithmetic by a recursive feature machine."""
 
-    GROUPS: ClassVar = {"modulus": "task", "solves": "machine"}
-
     modulus: Annotated[int, Bounds(at_least=3)] = 61
     """p: the table has p x p entries, a and b as two one-hot vectors."""
     operation: Literal["add", "subtract", "multiply"] = "add"
@@ -40,14 +36,11 @@ class ModularConfig(Run):
     """How many times the regression is solved."""
 
 
-_operations = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
-
-
 def modular_table(p: int, operation: str) -> tuple[Float[np.ndarray, "pp 2p"], np.ndarray]:
     """All pairs (a, b) as two one-hot vectors, and the result modulo p."""
     a, b = np.divmod(np.arange(p * p), p)
     one_hot = np.eye(p, dtype=np.float32)
-    return np.concatenate([one_hot[a], one_hot[b]], axis=1), _operations[operation](a, b) % p
+    return np.concatenate([one_hot[a], one_hot[b]], axis=1), getattr(np, operation)(a, b) % p
 
 
 def circulant_share(B: Float[np.ndarray, "p p"]) -> float:
@@ -97,20 +90,21 @@ RESULTS = Table(
 
 
 _shares = {"train_accuracy": "train", "test_accuracy": "test", "circulant": "circulant share"}
-_axes = {"xlabel": "solve", "ylabel": "accuracy, and share"}
-_views = [RESULTS, Lines("grokking", "solve", _shares, "measure", axes=_axes)]
+_lines = Lines("grokking", "solve", _shares, "measure", axes={"xlabel": "solve", "ylabel": "accuracy, and share"})
+
+
+def measure(config: ModularConfig, folder: object) -> Iterator[Any]:
+    """A machine for each split of the table."""
+    for seed in range(config.seed, config.seed + config.seeds):
+        yield {"method": "feature-machine", "seed": seed}, functools.partial(_solve, config, seed)
 
 
 def run(config: ModularConfig) -> dict[str, Any]:
-    """A machine for each split of the table, and the report."""
-    from launch.kit.experiment import Experiment, Part, RunFolder  # JAX, which --help does not wait for
-
-    def measure(config: ModularConfig, folder: RunFolder) -> Iterator[Part]:
-        for seed in range(config.seed, config.seed + config.seeds):
-            yield {"method": "feature-machine", "seed": seed}, functools.partial(_solve, config, seed)
+    """Measure, and write the report."""
+    from launch.kit.experiment import Experiment  # JAX, which --help does not wait for
 
     title = "launch.feature_machine modular: features by solving"
-    return Experiment("feature-machine", ModularConfig, measure, _views, title=title).run(config)
+    return Experiment("feature-machine", ModularConfig, measure, [RESULTS, _lines], title=title).run(config)
 
 
 _tiny = Preset(ModularConfig(out="runs/modular", modulus=7, seeds=2, solves=4, train_share=0.8), "p = 7; seconds.")

@@ -1,9 +1,8 @@
-"""Judge language models by minimal pairs of sentences.
+"""Judge language models by minimal pairs of sentences, each scored on its own.
 
     python -m launch.judge --run runs/demo --pairs blimp/*.jsonl --out runs/judge
 
-Files of pairs are JSON lines with the keys sentence_good, sentence_bad, UID and field, as in BLiMP. Every sentence is scored on
-its own: even with --history all, a model sees only that sentence.
+Files of pairs are JSON lines with the keys sentence_good, sentence_bad, UID and field, as in BLiMP.
 """
 
 import functools
@@ -11,14 +10,15 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jexplicit.data.text import MinimalPair, read_pairs
 from jexplicit.lm.names import label
 from jexplicit.runs.progress import stage
-from launch.kit.command import ModelChoices, entry_point, load_choices
+from launch.kit.command import entry_point
+from launch.kit.text import ModelChoices
 from launch.kit.views import Column, Row, Table, groups, pivot_table, section
 
 if TYPE_CHECKING:
@@ -31,11 +31,8 @@ _name = ("method", "features", "radius", "history")  # what tells the models of 
 class Config(ModelChoices):
     """Judge language models by minimal pairs of sentences."""
 
-    GROUPS: ClassVar = {"run": "run"}
-
     run: str
-    """Run folder of launch.lm or launch.networks, or an exported .safetensors file. All its models are judged, or only
-    those that match --method, --features, --radius and --history."""
+    """Run folder or exported file. All its models are judged, or those that match --method, --features, --radius, --history."""
     pairs: tuple[str, ...]
     """Minimal pairs: JSON lines files, globs or folders."""
     out: str
@@ -45,11 +42,12 @@ class Config(ModelChoices):
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Judge the models; what cannot be loaded is refused before a folder is made."""
+    """Judge the models."""
+    from jexplicit.lm.text_model import load_models
     from launch.kit.experiment import Experiment
 
-    pairs, models = read_pairs(config.pairs), load_choices(config.run, config)
-    models = itertools.chain([next(models)], models)
+    pairs, models = read_pairs(config.pairs), load_models(config.run, **config.wanted)
+    models = itertools.chain([next(models)], models)  # a run that cannot be loaded is refused before a folder is made
 
     def measure(config: Config, folder: object) -> Iterator[Any]:
         for saved in models:

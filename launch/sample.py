@@ -4,17 +4,16 @@ python -m launch.sample --run runs/demo --prompt "Return the"
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from jexplicit.runs.files import NonNegativeFloat, NonNegativeInt, PositiveInt
 from jexplicit.runs.progress import show
-from launch.kit.command import ModelChoice, entry_point, load_choice
+from launch.kit.command import entry_point
+from launch.kit.text import ModelChoice, load_choice
 
 
 @dataclass(frozen=True)
 class Config(ModelChoice):
-    GROUPS: ClassVar = {"prompt": "text"}
-
     prompt: str = ""
     """Text to continue; empty: the start of a document."""
     length: PositiveInt = 60

@@ -3,8 +3,7 @@
     python -m launch.score --run runs/demo --text essay.txt > scores.jsonl
     python -m launch.score --run runs/demo --text reviews.jsonl --field body --max-perplexity 100 --kept kept.jsonl
 
-Prints a line for each document or token, with its line number in the file, and one for all on the standard error. Blank lines
-are counted but not scored; a record without text has no tokens.
+Prints a line for each document or token, with its line number in the file, and one for all on the standard error.
 """
 
 import json
@@ -12,25 +11,23 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from jexplicit.data.text import Document, check_reading, expand_paths, locate_documents, text_sizes
 from jexplicit.runs.files import PositiveFloat, local_path, refuses, write_whole
 from jexplicit.runs.progress import console, json_line, show, stage
-from launch.kit.command import ModelChoice, Reading, entry_point, load_choice
+from launch.kit.command import entry_point
+from launch.kit.text import ModelChoice, Reading, load_choice
 
 _stdin = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Reading, ModelChoice):
-    GROUPS: ClassVar = {"text": "text"}
-
     text: tuple[str, ...]
-    """Text to score: files, globs or folders of plain text or records. - reads standard input:
-    plain text, or JSON lines with --field."""
+    """Text to score: files, globs or folders of plain text or records; - is standard input."""
     keep_fields: bool = False
     """For files of records: pass all their fields through; those that are measured here take precedence."""
     no_text: bool = False
@@ -112,11 +109,8 @@ def read_documents(config: Config) -> Iterator[Document]:
 
 
 def _summary(log_p: np.ndarray) -> dict[str, Any]:
-    return {
-        "token_count": len(log_p),
-        "log_probability": round(float(log_p.sum()), 6),
-        "perplexity": round(float(np.exp(-log_p.mean())), 6) if len(log_p) else None,
-    }
+    perplexity = round(float(np.exp(-log_p.mean())), 6) if len(log_p) else None
+    return {"token_count": len(log_p), "log_probability": round(float(log_p.sum()), 6), "perplexity": perplexity}
 
 
 main = entry_point(run, Config, __doc__, module=__name__)

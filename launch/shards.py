@@ -9,12 +9,14 @@ shard, run it again with the same flags.
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from jexplicit.data.text import Corpus, read_corpus, sample_documents, text_sizes
-from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, check_writable, local_path, parse_json, write_json
+from jexplicit.runs import files
+from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveInt, local_path
 from jexplicit.runs.progress import console, si_format, stage
-from launch.kit.command import Preset, Text, check_text, entry_point
+from launch.kit.command import Preset, entry_point
+from launch.kit.text import Text, check_text
 
 if TYPE_CHECKING:
     from jexplicit.data.streams import Shards
@@ -25,13 +27,10 @@ if TYPE_CHECKING:
 class Source(Text):
     """Which text, and how it is tokenised."""
 
-    GROUPS: ClassVar = {"out": "run", "corpus": "text", "tokenizer_documents": "tokens", "seed": "run"}
-
     out: str
     """Folder to write: tokenizer.model, and the shards in train/ and dev/."""
     corpus: str = "docs"
-    """Source of the text: docs or text. docs: the documentation that comes with Python. text: the files of --train (implied by
-    it)."""
+    """Source of the text: docs, the documentation that comes with Python, or text, the files of --train (implied by it)."""
     tokenizer_documents: PositiveInt = 1_000_000
     """Training documents of the tokenizer. They are drawn with --seed; all if there are fewer."""
     seed: NonNegativeInt = 0
@@ -40,8 +39,6 @@ class Source(Text):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Source):
-    GROUPS: ClassVar = {"limit": "text", "shard_tokens": "tokens"}
-
     limit: Annotated[int, Bounds(at_least=10)] | None = None
     """Most training documents to use. Dev has at most a tenth as many."""
     shard_tokens: PositiveInt = 1 << 26
@@ -49,8 +46,8 @@ class Config(Source):
 
 
 _no_effect = ("out", "runner", "options")  # on what is written
-_note = "500 documents of docs, vocabulary 512: 234,744 training tokens; 10 s on 2 CPU cores."
-PRESETS = {"tiny": Preset(Config(out="runs/tiny-shards", limit=500, vocab_size=512), _note)}
+_tiny = Config(out="runs/tiny-shards", limit=500, vocab_size=512)
+PRESETS = {"tiny": Preset(_tiny, "500 documents of docs, vocabulary 512: 234,744 training tokens; 10 s on 2 CPU cores.")}
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -84,25 +81,23 @@ def tokenizer_in(config: Source, corpus: Corpus) -> "tuple[Tokenizer, int]":
 
     out, settings = local_path(config.out, "--out"), {n: value for n, value in asdict(config).items() if n not in _no_effect}
     settings = json.loads(json.dumps({**settings, "source": corpus.identity}))
-    try:
-        stored = parse_json((out / "config.json").read_bytes()) if (out / "config.json").exists() else {}
+    with files.refuse_errors(f"{out / 'config.json'} is damaged or of another command", "choose another --out"):
+        stored = files.parse_json((out / "config.json").read_bytes()) if (out / "config.json").exists() else {}
         known = int(stored["train_documents"]) if stored else 0
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{out / 'config.json'} is damaged or of another command: choose another --out") from error
     if stored:
         if changed := [name for name in settings if stored.get(name) != settings[name]]:
             was = "; ".join(f"{name} = {stored.get(name)!r:.100} (now {settings[name]!r:.100})" for name in changed)
             raise ValueError(f"{out} was written with {was}: give the same flags and text, or choose another --out")
         if (out / "tokenizer.model").exists():
             return Tokenizer.load(out / "tokenizer.model"), known
-    check_writable(out / "config.json", "--out")  # before hours of reading
+    files.check_writable(out / "config.json", "--out")  # before hours of reading
     with stage("sampling", "documents") as progress:
         options: Any = {"seed": config.seed, "progress": lambda seen: progress(seen, seen)}
         sample, documents = sample_documents(corpus.train, config.tokenizer_documents, **options)
         progress(documents, documents)
     with stage(f"training the tokenizer on {si_format(len(sample))} documents"):
         tokenizer = make_tokenizer(config.tokenizer, sample, config.vocab_size)
-    write_json(out / "config.json", {**settings, "train_documents": documents})
+    files.write_json(out / "config.json", {**settings, "train_documents": documents})
     tokenizer.save(out / "tokenizer.model")
     return tokenizer, documents
 

@@ -112,8 +112,8 @@ for x, y, evidence, log_p in zip(X, Y, why.evidence, why.log_probability):
 # 4. Compare `jx.lm.next_token` of Sum at $K = 2$ after "of the" and after "the of". Do the same with Cat. What does Sum not
 #    know?
 #
-# Homework: read [the whole model of counts in one file of NumPy](../recipes/counted_in_one_file.py), and run it on a text of
-# yours.
+# Homework: read [the whole model of counts in one file of NumPy](../docs/recipes/counted_in_one_file.py), and run it on a
+# text of yours.
 
 # %% [markdown]
 # ## Answers

@@ -106,7 +106,7 @@ print("3:", next((n for n, (perplexity, _) in enumerate(curves[2, "iterative-sca
 # %% [markdown]
 # 1. At $K = 1$ a row of $H$ has a single one, so each row of $U$ is fitted alone, and relative frequencies are its optimum. At
 #    $K = 2$ two rows of $U$ add up to the logits, and the best value of one depends on the other.
-# 2. See above: a smaller step takes six times the epochs to nearly the same minimum.
+# 2. See above: a smaller step takes many more epochs to nearly the same minimum.
 # 3. See above: a few, because a sweep uses all of the text and needs no learning rate.
 # 4. Which text chose the epoch? The validation text did, so the score needs a third text. And what does smoothing reach? The
 #    weighted features of lesson 03 reach about 62 without training.

@@ -131,6 +131,6 @@ print(f"4: {jx.solvers.accuracy(jx.solvers.curvature_bound_sweeps(H, Y, sweeps=s
 # %% [markdown]
 # 1. Nothing happens: the closed form does not know which pixels are neighbours. Waves do, so shuffled images would lose them.
 # 2. The closed form *is* naive Bayes, with the mean norm $K$ in place of each image's own and without a prior of the classes.
-# 3. The 8, which has the most ink: the ink of a class counts once for each of an image's 22 units of ink, and is not divided
+# 3. The 8, which has the most ink: a class's ink counts once for each of an image's 22 units of ink, and is not divided
 #    out.
 # 4. No: the loss is convex, so there is one optimum. After as many sweeps both starts differ by an image or two of 360.

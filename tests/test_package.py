@@ -30,22 +30,6 @@ DATA = {
 }
 
 
-@pytest.fixture(scope="module")
-def archives(tmp_path_factory):
-    """Built in a copy, so that the checkout stays clean, and without a package registry; the wheel from the source archive."""
-    folder = tmp_path_factory.mktemp("package")
-    source = folder / "source"
-    for name in FOLDERS:
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns(".*", "__pycache__"))
-    for name in FILES.split():
-        shutil.copy(ROOT / name, source)
-    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(source)]
-    done = subprocess.run(build, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,), (sdist,) = (folder / "dist").glob("*.whl"), (folder / "dist").glob("*.tar.gz")
-    return wheel, sdist, source
-
-
 def files_in(folder: Path) -> set[str]:
     """The files below a folder but the compiled ones, by their paths in it."""
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
@@ -53,29 +37,31 @@ def files_in(folder: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_the_archives_have_the_packages_with_their_data_and_say_what_they_are(archives):
-    wheel, sdist, source = archives
+def test_the_archives_have_the_packages_with_their_data_and_say_what_they_are_and_the_wheel_runs(tmp_path):
+    """Built in a copy, so that the checkout stays clean, and without a package registry; the wheel from the source archive."""
+    source, target = tmp_path / "source", tmp_path / "site"
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+    for name in FILES.split():
+        shutil.copy(ROOT / name, source)
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(source)]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,), (sdist,) = (tmp_path / "dist").glob("*.whl"), (tmp_path / "dist").glob("*.tar.gz")
     modules = {f"{name}/{file}" for name in PACKAGES for file in files_in(ROOT / name) if file.endswith(".py")}
     about = f"jexplicit-{PROJECT['version']}.dist-info/"
     with zipfile.ZipFile(wheel) as archive:
         assert {name for name in archive.namelist() if not name.startswith(about)} == modules | DATA
-        parts = ("METADATA", "licenses/LICENSE", "entry_points.txt")
-        text, licence, commands = (archive.read(about + part).decode() for part in parts)
-    assert wheel.name == f"jexplicit-{PROJECT['version']}-py3-none-any.whl"
+        text, licence = (archive.read(about + part).decode() for part in ("METADATA", "licenses/LICENSE"))
     with tarfile.open(sdist) as archive:
         names = {name.removeprefix(f"jexplicit-{PROJECT['version']}/") for name in archive.getnames()}
     assert files_in(source) <= names and not [name for name in names if name.endswith(".pyc")]
-    assert licence == (ROOT / "LICENSE").read_text() and "jexplicit = launch.cli:main" in commands.splitlines()
     checked = Metadata.from_email(text.encode(), validate=True)
     assert (checked.name, str(checked.version), checked.summary) == ("jexplicit", PROJECT["version"], PROJECT["description"])
     assert set(checked.provides_extra or []) == set(PROJECT["optional-dependencies"])
-
-
-@pytest.mark.slow
-def test_the_installed_wheel_runs(archives, tmp_path):
-    target = tmp_path / "site"
+    assert licence == (ROOT / "LICENSE").read_text() and wheel.name == f"jexplicit-{PROJECT['version']}-py3-none-any.whl"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]
-    subprocess.run([*install, "--no-compile", "--target", str(target), str(archives[0])], check=True, capture_output=True)
+    subprocess.run([*install, "--no-compile", "--target", str(target), str(wheel)], check=True, capture_output=True)
     assert (target / "bin" / "jexplicit").exists()
 
     def run(*arguments: str) -> str:
@@ -87,7 +73,6 @@ def test_the_installed_wheel_runs(archives, tmp_path):
     assert files == [str(target / name / "__init__.py") for name in PACKAGES]
     first = "import jexplicit; print(jexplicit.fit(['to be or not to be'], 'explicit', tokenizer='char').next_token('t')[0][0])"
     assert run("-c", first).split() == ["o"]
-    assert run("-m", "launch.cli", "--help").startswith("usage: jexplicit")
     assert run("-m", "launch.cli", "--version").strip() == f"jexplicit {PROJECT['version']}"
 
 

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import MISSING
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -25,7 +25,7 @@ from PIL import Image
 from launch import cli
 from launch.kit import command
 from launch.kit.command import as_installed, flags
-from tools.site import api_pages, command_pages
+from tools.site import command_pages
 
 ROOT = Path(__file__).parents[1]
 # The changelog tells of flags that there were.
@@ -35,7 +35,7 @@ PAGES = {
     for path in sorted(ROOT.glob(pattern))
     if path.name != "CHANGELOG.md"
 }
-DOCS = [path for pattern in ("*.md", "docs/**/*.md", "launch/*.md") for path in ROOT.glob(pattern)]
+DOCS = [path for path in PAGES.values() if path.suffix == ".md"]
 _fence = re.compile(r"^( *)```(\w*)[^\n`]*\n(.*?)^\1```", re.M | re.S)
 _span = re.compile(r"`((?:[^`\n]|\n(?!\s*\n))+)`")
 _program = re.compile(r"(?:\w+=\S+ )*(?:\S*jexplicit |\S*python3? -m launch\.|launch\.)(?P<name>[a-z]+)(?P<rest> .*)?", re.S)
@@ -44,10 +44,7 @@ _files = {"<": "stdin", ">": "stdout"}
 
 
 class Invocation(NamedTuple):
-    """A command of this project: its name and arguments, and the files that `<` and `>` name.
-
-    whole: it stands in a block by itself, to be copied, and leaves nothing out.
-    """
+    """A command of this project with the files of `<` and `>`; whole: a line of a block, to be copied."""
 
     name: str
     arguments: list[str]
@@ -67,11 +64,6 @@ def blocks(text: str) -> list[tuple[str, str]]:
     return [(found[2], re.sub(f"(?m)^{found[1]}", "", found[3])) for found in _fence.finditer(text)]
 
 
-def spans(text: str) -> list[str]:
-    """The code in the sentences and tables of a page, without line breaks."""
-    return [" ".join(found[1].replace(r"\|", "|").split()) for found in _span.finditer(_fence.sub("\n", text))]
-
-
 def block_invocations(block: str) -> list[Invocation]:
     """The commands of a block, a line each, or several that end in a backslash."""
     found = [read_invocation(line, whole=True) for line in block.replace("\\\n", " ").split("\n")]
@@ -79,9 +71,10 @@ def block_invocations(block: str) -> list[Invocation]:
 
 
 def invocations(text: str) -> list[Invocation]:
-    """The commands of a page: of its blocks, but those of Python, and of its sentences."""
+    """The commands of a page: of its blocks, but those of Python, and of its sentences and tables."""
     shown = [one for language, block in blocks(text) if language != "python" for one in block_invocations(block)]
-    return shown + [found for span in spans(text) if (found := read_invocation(span, whole=False))]
+    spans = [" ".join(found[1].replace(r"\|", "|").split()) for found in _span.finditer(_fence.sub("\n", text))]
+    return shown + [found for span in spans if (found := read_invocation(span, whole=False))]
 
 
 def read_invocation(line: str, *, whole: bool) -> Invocation | None:
@@ -124,15 +117,6 @@ def plain_jax(optimised: bool = False) -> Iterator[None]:
         jax.config.update("jax_disable_most_optimizations", True)
 
 
-def exit_status(call: Callable[[], Any]) -> int:
-    """What a call returns or exits with, as a number; 0 for any other value."""
-    try:
-        returned = call()
-    except SystemExit as end:
-        returned = end.code if isinstance(end.code, int | None) else 1
-    return returned if isinstance(returned, int) else 0
-
-
 def run_command(found: Invocation, patch: pytest.MonkeyPatch) -> int:
     """The exit status of a command, with its input and output redirected."""
     patch.setattr(sys, "argv", ["jexplicit"])
@@ -141,7 +125,10 @@ def run_command(found: Invocation, patch: pytest.MonkeyPatch) -> int:
             patch.setattr(sys, "stdin", stack.enter_context(open(found.stdin)))
         if found.stdout:
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(found.stdout, "w"))))
-        return exit_status(lambda: cli.main([found.name, *found.arguments]))
+        try:
+            return cli.main([found.name, *found.arguments])
+        except SystemExit as end:  # tyro's
+            return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
 # runs that pages read, in small: what `make demo` has, characters, and images
@@ -215,38 +202,23 @@ def test_the_commands_of_pages_have_flags_that_exist(monkeypatch, capsys):
 
 def error_of(found: Invocation, patch: pytest.MonkeyPatch, capsys) -> str:
     """What a command says of its arguments where it does not take them; it reads them, and does nothing."""
-    if not found.arguments and not found.whole:  # only named
+    if found.name == "harness" or not found.arguments and not found.whole:  # flags of lm_eval; or it is only named
         return "" if found.name in cli.COMMANDS else "no such command"
     capsys.readouterr()
     patch.setattr(command, "_ready", lambda run: lambda config: {})
-    if found.name == "harness":  # its flags are those of lm_eval
-        patch.setattr(sys, "argv", ["lm_eval", *found.arguments])
-        status = exit_status(pytest.importorskip("lm_eval._cli.harness").HarnessCLI().parse_args)
-    else:
-        given = [CHOSEN.get(word, "2") if re.fullmatch(r"[A-Z][A-Z_]*", word) else word for word in found.arguments]
-        needed = [] if found.whole else required(found.name, given)
-        status = run_command(Invocation(found.name, given + needed, found.whole), patch)
+    given = [CHOSEN.get(word, "2") if re.fullmatch(r"[A-Z][A-Z_]*", word) else word for word in found.arguments]
+    needed = [] if found.whole else required(found.name, given)
+    status = run_command(Invocation(found.name, given + needed, found.whole), patch)
     return " ".join("".join(capsys.readouterr()).split()) if status else ""
 
 
 def required(name: str, arguments: list[str]) -> list[str]:
     """The flags that a sentence leaves out of a command, and that it needs."""
-    kinds = configs(name)
-    config, _ = kinds.get(arguments[0], kinds.get("", (None, ())))
-    needed = [option_of(flag.name) for flag in flags(config) if flag.value is MISSING] if config else []
+    module: Any = importlib.import_module(cli.COMMANDS[name].module) if name in cli.COMMANDS else None
+    kind = getattr(module, "COMMANDS", {}).get(arguments[0])
+    config = kind.config if kind else getattr(module, "Config", None)
+    needed = [f"--{flag.name.replace('_', '-')}" for flag in flags(config) if flag.value is MISSING] if config else []
     return [word for option in needed if option not in arguments for word in (option, "2")]
-
-
-def configs(name: str) -> dict[str, tuple[Any, Any]]:
-    """subcommand -> its config and presets; "" where a command has none."""
-    module = importlib.import_module(cli.COMMANDS[name].module) if name in cli.COMMANDS else None
-    if kinds := getattr(module, "COMMANDS", None):
-        return {kind: (command.config, command.presets) for kind, command in kinds.items()}
-    return {"": (module.Config, getattr(module, "PRESETS", ()))} if module and hasattr(module, "Config") else {}
-
-
-def option_of(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 # What pages name
@@ -268,8 +240,7 @@ def test_links_lead_to_files_and_headings():
 
 
 def test_names_that_pages_write_as_code_can_be_imported():
-    pages = [page.read_text() for page in DOCS if page.name != "CHANGELOG.md"]
-    names = {name for text in pages for name in re.findall(r"`((?:icl|jexplicit|tools)(?:\.\w+)+)`", text)}
+    names = {name for page in DOCS for name in re.findall(r"`((?:icl|jexplicit|tools)(?:\.\w+)+)`", page.read_text())}
     assert len(names) > 80
     for name in names:
         assert name.endswith((".md", ".py")) or pkgutil.resolve_name(name) is not None, name
@@ -283,7 +254,7 @@ def test_the_site_has_the_help_of_commands_and_every_module_once():
         for kind in getattr(module, "COMMANDS", {"": module}).values():
             names = [flag.name.replace("_", "-") for flag in flags(getattr(kind, "config", None) or kind.Config)]
             assert not [flag for flag in names if f"--{flag}" not in pages[f"commands/{name}.md"]]
-    found = [line for text in api_pages().values() for line in text.splitlines() if line.startswith("::: ")]
+    shown = re.findall(r"^::: (\S+)$", "".join(page.read_text() for page in (ROOT / "docs/api").glob("*.md")), re.M)
     files = [path for package in ("jexplicit", "icl", "launch/kit") for path in (ROOT / package).rglob("*.py")]
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files if path.stem != "__init__"]
-    assert sorted(found) == sorted(f"::: {name}" for name in names)
+    assert all(sum(name == one or name.startswith(f"{one}.") for one in shown) == 1 for name in names)

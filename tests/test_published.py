@@ -1,17 +1,21 @@
-"""The numbers of README.md and docs/ are those of docs/results/, and docs/results/ is made of runs."""
+"""The numbers of README.md and docs/ are those of docs/results/, made of runs; lessons are kept with their own outputs."""
 
 import dataclasses
 import json
+import re
 
+import nbformat
 import numpy as np
 import pytest
+from files import put
 from PIL import Image
+from refusals import refused
 
-from launch.lm.config import PRESETS
-from tools import headline, tables
+from launch.lm import PRESETS
+from tools import tables
+from tools.notebooks import KEPT, SCRIPTS, read_script
 from tools.results import command_line, keep, read_results
 
-PAGES = {page.relative_to(tables.ROOT).as_posix(): page for page in tables.pages()}
 ENVIRONMENT = {
     "command": ["python", "-m", "launch.lm", "--preset", "tiny", "--train", "a/*.txt", "--resume"],
     "python": "3.11.7",
@@ -22,96 +26,44 @@ ENVIRONMENT = {
     "versions": {"jax": "0.10.2"},
 }
 ROWS = [
-    {"method": "explicit", "corpus": "docs", "radius": 1, "dev_perplexity": 123.456789, "curve": [0.5] * 100},
-    {"method": "explicit", "corpus": "docs", "radius": 2, "dev_perplexity": 99.0, "curve": [0.5] * 100},
+    {"method": "explicit", "corpus": "docs", "radius": K, "dev_perplexity": found, "curve": [0.5] * 100}
+    for K, found in ((1, 123.456789), (2, 99.0))
 ]
 
 
-def config_of(config, launcher="lm"):
-    return {"launcher": launcher, **json.loads(json.dumps(dataclasses.asdict(config)))}
-
-
-@pytest.fixture
-def run(tmp_path):
-    """The folder of a finished run."""
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    config = dataclasses.replace(PRESETS["tiny"].config, out=str(folder), train=("a/*.txt",), corpus="text", eos=True)
-    events = [{"time": 86_400.0, "event": "step", "step": "ngram"}, {"time": 2 * 86_400.0, "event": "row"}]
-    (folder / "config.json").write_text(json.dumps(config_of(config)))
-    (folder / "environment.json").write_text(json.dumps(ENVIRONMENT))
-    (folder / "results.json").write_text(json.dumps({"rows": ROWS}))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    return folder
-
-
 def test_pages_have_the_numbers_of_their_results():
-    assert PAGES and not [name for name, page in PAGES.items() if tables.renewed(page) != page.read_text()], "run `make tables`"
+    pages = tables.pages()
+    assert pages and not [page for page in pages if tables.renewed(page) != page.read_text()], "run `make tables`"
 
 
 @pytest.mark.slow
 def test_the_picture_shows_the_results(tmp_path):
-    headline.draw(tmp_path / "headline.png")
-    drawn, kept = (np.asarray(Image.open(path).convert("L"), int) for path in (tmp_path / "headline.png", headline.PICTURE))
+    tables.draw(tmp_path / "headline.png")
+    drawn, kept = (np.asarray(Image.open(path).convert("L"), int) for path in (tmp_path / "headline.png", tables.PICTURE))
     # a digit has some hundred pixels; the same numbers are drawn the same by the pinned matplotlib
-    assert drawn.shape == kept.shape and (np.abs(drawn - kept) > 64).sum() < 20, "run python -m tools.headline"
+    assert drawn.shape == kept.shape and (np.abs(drawn - kept) > 64).sum() < 20, "run `make tables`"
 
 
-@pytest.fixture
-def results(tmp_path, monkeypatch):
-    """Results of two runs, of which one has a seed more."""
-    rows = [{"method": m, "seed": n, "loss": loss} for m, n, loss in (("a", 0, 1.0), ("a", 1, 2.0), ("b, c", 0, 0.123))]
-    run = {"command": "jexplicit x", "config": {"K": 2}, "shared": {"data": "d"}, "rows": rows, "events": {"step": [{"n": 1}]}}
-    about = {"machine": "2 cores", "versions": {"jax": "1"}, "date": "today"}
-    (tmp_path / "one.json").write_text(json.dumps({"runs": [run | about]}))
-    monkeypatch.setattr(tables, "read_results", lambda name: read_results(name, tmp_path))
-    tables.kept.cache_clear()
-    yield tmp_path
-    tables.kept.cache_clear()
+def test_a_number_is_once_in_its_page_and_a_table_is_closed():
+    assert tables.with_numbers("a loss\nof 3.2 and 1e-5 b", "loss of {} b", ["1 and 2"]) == "a loss\nof 1 and 2 b"
+    for page in ("<!-- table: one = table() -->1", "<!-- table: x --> <!-- table: x --> <!-- /table -->"):
+        refused("a table is not closed before the next one: close it with <!-- /table -->", tables.filled, page)
+    for page, piece, said in (
+        ("a loss of 1", "losses of {}", "is 0 times in its page"),
+        ("of 1 nats and 2 nats", "{} nats", "is 2 times in its page"),
+        ("1 nats and 2 nats", "{} nats and {} nats", "1 numbers, is 1 times"),
+    ):
+        refused(said, tables.with_numbers, page, piece, ["3.0"])
 
 
-NUMBERS = {
-    'one = the("loss", method="a", seed=1) : .2f': "2.00",
-    'one = the("loss", method=("b, c", "d")) : .1f': "0.1",
-    'one = mean("loss", method="a") : .1f': "1.5",
-    'one = each("loss", method="a") : .0f': "1 and 2",
-    'one = 100 * the("loss", seed=1) / most("loss") : .0f': "100",
-    'one = len(rows(K=2, data="d")) + events("step")[0]["n"] : d': "4",
-    'one = find("math:floor")(least("loss")) : d': "0",
-}
-LOSS = 'one = the("loss", seed=1) : .1f'
-WRONG = [
-    ("<!-- table: one = table() -->1", {}, "close it with <!-- /table -->"),
-    ("<!-- table: x --> <!-- table: x --> <!-- /table -->", {}, "not closed before the next"),
-    ("1", {"{}": ['one = the("loss") : .1f']}, "3 rows with"),
-    ("a loss of 1", {"losses of {}": [LOSS]}, "is 0 times in its page"),
-    ("of 1 nats and 2 nats", {"{} nats": [LOSS]}, "is 2 times in its page"),
-    ("1 nats and 2 nats", {"{} nats and {} nats": [LOSS]}, "1 numbers, is 1 times"),
-]
-
-
-def test_a_number_carries_its_address_and_a_table_is_a_view_of_results(results):
-    assert {address: tables.value(address) for address in NUMBERS} == NUMBERS
-    for address, text in NUMBERS.items():
-        assert tables.filled("a loss\nof 3.2 and 1e-5 b", {"loss of {} b": [address]}) == f"a loss\nof {text} b"
-    rows = ["| method | loss |", "|---|---|", "| a | 1.0 |", "| b, c | 0.123 |"]
-    page = '<!-- table: one = table(columns="method, loss", seed=0) -->{}<!-- /table -->'
-    assert tables.filled(page.format("old")) == page.format("\n\n" + "\n".join(rows) + "\n\n")
-    for page, pieces, message in WRONG:
-        with pytest.raises(ValueError, match=message):
-            tables.filled(page, pieces)
-
-
-def test_commands_have_their_machine_and_those_whose_numbers_are_transcribed_are_named_as_such(monkeypatch):
-    about = {"machine": "2 CPU cores", "versions": {"jax": "0.10.2"}, "date": "2026-11-24"}
-    runs = [{"transcribed": True, **about}, {"command": "a", "transcribed": True, **about}, {"command": "b", **about}]
-    monkeypatch.setattr(tables, "read_results", lambda name: runs)
-    when = "2 CPU cores, JAX 0.10.2, 2026-11-24"
-    transcribed = [f"{what}: {when}, transcribed from the report." for what in ("`a`", "Trials without a kept command")]
-    assert tables.commands("x").splitlines() == [f"`b`: {when}.", *transcribed]
-
-
-def test_what_is_kept_of_a_run(run, tmp_path):
+def test_what_is_kept_of_a_run(tmp_path):
+    run = tmp_path / "tiny"
+    config = dataclasses.replace(PRESETS["tiny"].config, out=str(run), train=("a/*.txt",), corpus="text", eos=True)
+    events = [{"time": 86_400.0, "event": "step", "step": "ngram"}, {"time": 2 * 86_400.0, "event": "row"}]
+    put(run / "config.json", json.dumps({"launcher": "lm", **dataclasses.asdict(config)}))
+    put(run / "environment.json", json.dumps(ENVIRONMENT))
+    put(run / "results.json", json.dumps({"rows": ROWS}))
+    put(run / "metrics.jsonl", "".join(json.dumps(event) + "\n" for event in events))
     path = keep("made", [run], ["step"], folder=tmp_path)
     assert path.read_bytes() == keep("again", [run], ["step"], folder=tmp_path).read_bytes()
     (kept,) = read_results("made", folder=tmp_path)
@@ -123,5 +75,26 @@ def test_what_is_kept_of_a_run(run, tmp_path):
     assert kept["events"] == {"step": [{"step": "ngram"}]}
     started = "jexplicit networks compare x --out=a --rates 0.1 0.3 --out b --resume --epochs 2".split()
     assert command_line(started, "DIR") == "jexplicit networks compare x --rates 0.1 0.3 --epochs 2 --out DIR"
-    with pytest.raises(ValueError, match="python -m tools.results nonesuch RUN"):
-        read_results("nonesuch", folder=tmp_path)
+    refused("python -m tools.results nonesuch RUN", read_results, "nonesuch", tmp_path)
+
+
+@pytest.mark.slow
+def test_a_kept_notebook_is_its_script_with_outputs_and_says_nothing_of_where_and_when_it_ran():
+    notebooks = sorted(SCRIPTS.glob("*.py"))
+    assert [path.stem for path in sorted(KEPT.glob("*.ipynb"))] == [path.stem for path in notebooks]
+    for script in notebooks:
+        path, cells = KEPT / f"{script.stem}.ipynb", read_script(script).cells
+        kept = nbformat.read(path, as_version=4)
+        remedy = f"make notebooks, or python -m tools.notebooks {script.stem}"
+        made, source = ([(cell.cell_type, cell.source) for cell in some] for some in (kept.cells, cells))
+        assert made == source, remedy
+        code = [cell for cell in kept.cells if cell.cell_type == "code"]
+        assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)], remedy
+        assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs), script
+        assert path.stat().st_size < 400_000, script
+        assert [cell.id for cell in kept.cells] == [f"cell-{n}" for n in range(1, len(kept.cells) + 1)], script
+        assert not any(cell.metadata for cell in kept.cells) and set(kept.metadata) == {"kernelspec", "language_info"}, script
+        for output in (output for cell in code for output in cell.outputs):
+            text = output.get("text", "") + output.get("data", {}).get("text/plain", "")
+            assert output.output_type in ("stream", "display_data") and output.get("name") != "stderr", script
+            assert not re.search(r"0x[0-9a-f]{6}|/(home|root|tmp|Users|usr|work)/|site-packages|\r|\x1b", text), text

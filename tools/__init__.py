@@ -1,1 +1,0 @@
-"""Tools of the documentation: its site, its tables, its executed notebooks."""

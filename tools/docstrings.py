@@ -6,7 +6,6 @@ import textwrap
 import griffe  # pyright: ignore[reportMissingImports]
 
 _field = re.compile(r"^[a-z_A-Z]\w*(?:, [a-zA-Z_]\w*)*: ")
-_literal = re.compile(r"^Examples?::\n\n(    .*(?:\n+    .*)*)", re.M)
 
 
 class Docstrings(griffe.Extension):
@@ -19,11 +18,9 @@ class Docstrings(griffe.Extension):
 
 
 def google_style(text: str, fields: set[str]) -> str:
-    """Doctests are `Examples:`, literal blocks code, and lines `field: text` of classes `Attributes:`."""
-    text = _literal.sub(lambda found: f"Examples:\n    ```python\n{found[1]}\n    ```", text)
-    text = re.sub(r"^Example:$", "Examples:", text, flags=re.M)
+    """Doctests are `Examples:`, and lines `field: text` of classes `Attributes:`."""
     blocks = []
-    for block in re.split(r"\n\n(?=\S)", text):
+    for block in re.split(r"\n\n(?=\S)", re.sub(r"^Example:$", "Examples:", text, flags=re.M)):
         lines = [line for line in block.splitlines() if not line.startswith(" ")]
         named = [found[0][:-2].split(", ") if (found := _field.match(line)) else [] for line in lines]
         title = "Attributes" if all(names and set(names) <= fields for names in named) else ""

@@ -1,7 +1,4 @@
-"""Runs the scripts of notebooks, and keeps them with outputs.
-
-python -m tools.notebooks [03_digits ...]
-"""
+"""Runs notebooks and keeps their outputs: python -m tools.notebooks [03_digits ...]"""
 
 import os
 import sys
@@ -13,28 +10,25 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 SCRIPTS = Path(__file__).parents[1] / "notebooks"
-KEPT = Path(__file__).parents[1] / "docs" / "notebooks"
-METADATA = {
-    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
-}
+KEPT = SCRIPTS.parent / "docs" / "notebooks"
 
 
 def read_script(script: Path) -> NotebookNode:
     """The notebook of a script, without outputs, cells numbered."""
     notebook = jupytext.read(script)
-    notebook.metadata = nbformat.from_dict(METADATA)
     for number, cell in enumerate(notebook.cells, 1):
         cell.id, cell.metadata = f"cell-{number}", NotebookNode()
+        cell.source = cell.source.replace("](../docs/", "](../")  # links from where it is kept
     return notebook
 
 
 def run(notebook: NotebookNode, folder: Path) -> NotebookNode:
     """Run all cells in a new kernel in `folder`, at full size."""
     environment = {name: value for name, value in os.environ.items() if name not in ("TINY", "JEXPLICIT_DATA_DIR")}
-    options = {"timeout": None, "record_timing": False, "coalesce_streams": True}
+    options = {"timeout": None, "record_timing": False, "coalesce_streams": True, "kernel_name": "python3"}
     NotebookClient(notebook, resources={"metadata": {"path": str(folder)}}, **options).execute(env=environment)
-    notebook.metadata = nbformat.from_dict(METADATA)  # the kernel adds the version of Python
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook.metadata = nbformat.from_dict({"kernelspec": kernel, "language_info": {"name": "python"}})
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]

@@ -1,8 +1,6 @@
 """Keeps finished runs in docs/results/, the source of all numbers.
 
-python -m tools.results babylm runs/babylm                           # docs/results/babylm.json, of one run
-python -m tools.results shakespeare runs/shakespeare --events step   # with some lines of its metrics.jsonl
-python -m tools.results names runs/names_3 runs/names_8              # of several; transcribed ones have "transcribed": true
+python -m tools.results names runs/names_3 runs/names_8 --events step   # docs/results/names.json, with lines of metrics.jsonl
 """
 
 import json
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import tyro
+from tyro.conf import Positional
 
 from jexplicit.runs.files import read_config, read_events, read_rows, read_stored
 from launch.judge import by_model
@@ -24,8 +23,10 @@ RESULTS = Path(__file__).parents[1] / "docs" / "results"
 _digits, _longest_list = 6, 24
 
 
-def keep(name: str, runs: Sequence[Path], events: Sequence[str] = (), folder: Path = RESULTS) -> Path:
-    """Write NAME.json of run folders, with these events of metrics.jsonl."""
+def keep(
+    name: Positional[str], runs: Positional[tuple[Path, ...]], events: tuple[str, ...] = (), folder: Path = RESULTS
+) -> Path:
+    """Keep finished runs as docs/results/NAME.json, with these events of metrics.jsonl."""
     if not runs:
         raise ValueError(f"no run to keep as {name}: give one or more run folders")
     path = folder / f"{name}.json"
@@ -34,7 +35,7 @@ def keep(name: str, runs: Sequence[Path], events: Sequence[str] = (), folder: Pa
 
 
 def read_results(name: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
-    """The runs in NAME.json; a ValueError without that file."""
+    """The kept runs of a name."""
     path = folder / f"{name}.json"
     if not path.exists():
         raise ValueError(f"no results at {path}: keep some there by python -m tools.results {name} RUN")
@@ -47,23 +48,21 @@ def summary(run: Path, events: Sequence[str] = ()) -> dict[str, Any]:
     devices, processor = environment["devices"], re.search("x86_64|aarch64|arm64", environment["platform"])
     machine = ", ".join(f"{devices.count(name)} {name}" for name in dict.fromkeys(devices))
     if set(devices) == {"cpu"}:
-        about = f" ({processor[0]})".replace("_", "-") if processor else ""
-        machine = f"{environment['cores']} CPU cores{about}"
+        machine = f"{environment['cores']} CPU cores" + (f" ({processor[0]})".replace("_", "-") if processor else "")
     rows = by_model(rows) if read_stored(run)["launcher"] == "judge" else rows  # which has thousands
     shared = {name: value for name, value in rows[0].items() if all(name in row and row[name] == value for row in rows)}
+    without = lambda fields, *names: {name: value for name, value in fields.items() if name not in names}  # noqa: E731
     found = {
         "command": command_line(environment["command"], f"runs/{run.name}"),
         "date": datetime.fromtimestamp(read_events(run, "row")[-1]["time"], UTC).date().isoformat(),
         "machine": machine,
         "versions": {"python": environment["python"], "jax": environment["versions"]["jax"]},
         "commit": environment["commit"],
-        "config": {name: value for name, value in (read_config(run) or {}).items() if name not in ("out", "resume")},
+        "config": without(read_config(run) or {}, "out", "resume"),
         "shared": shared,
-        "rows": [{name: value for name, value in row.items() if name not in shared} for row in rows],
+        "rows": [without(row, *shared) for row in rows],
+        "events": {name: [without(event, "time", "event") for event in read_events(run, name)] for name in events},
     }
-    if events:
-        without = lambda event: {name: value for name, value in event.items() if name not in ("time", "event")}  # noqa: E731
-        found["events"] = {name: list(map(without, read_events(run, name))) for name in events}
     return _rounded(found, str(run))
 
 
@@ -76,15 +75,12 @@ def command_line(started: Sequence[str], out: str) -> str:
 
 def _rounded(value: Any, where: str) -> Any:
     """JSON with six digits, without nulls, long lists and absolute paths."""
-    if isinstance(value, dict):
-        long = {name for name, part in value.items() if isinstance(part, list) and len(part) > _longest_list}
-        kept = {n: part for n, part in value.items() if part is not None and (n not in long or isinstance(part[0], dict))}
-        return {name: _rounded(part, f"{where}, {name}") for name, part in kept.items()}
-    if isinstance(value, list):
-        return [_rounded(part, where) for part in value]
-    if isinstance(value, str) and any(word.startswith(("/", "~")) for word in value.split()):
-        raise ValueError(f"{where}: {value!r} is an absolute path: run the command from the folder of its files")
-    return float(f"{value:.{_digits}g}") if isinstance(value, float) else value
+    short = lambda part: not isinstance(part, list) or len(part) <= _longest_list or isinstance(part[0], dict)  # noqa: E731
+    kept = lambda fields: {name: part for name, part in fields.items() if part is not None and short(part)}  # noqa: E731
+    text = json.dumps(value, ensure_ascii=False)
+    if path := re.search(r'(?<=["\s])[/~][^"]*', text):
+        raise ValueError(f"{where}: {path[0]!r} is an absolute path: run the command from the folder of its files")
+    return json.loads(text, parse_float=lambda number: float(f"{float(number):.{_digits}g}"), object_hook=kept)
 
 
 def _json(value: Any, indent: str = "") -> str:
@@ -98,13 +94,8 @@ def _json(value: Any, indent: str = "") -> str:
     return f"{opening}\n{lines}\n{indent}{closing}"
 
 
-def main(name: tyro.conf.Positional[str], runs: tyro.conf.Positional[tuple[Path, ...]], /, *, events: tuple[str, ...] = ()):
-    """Keep finished runs as docs/results/NAME.json, with these events of metrics.jsonl."""
-    print(keep(name, runs, events))
-
-
 if __name__ == "__main__":
     try:
-        tyro.cli(main)
+        print(tyro.cli(keep))
     except ValueError as error:
         sys.exit(f"error: {error}")

@@ -150,7 +150,7 @@ def states_at(model: AnyModel, stream: Integer[np.ndarray, " L"], places: Int[np
 
 def _check_state(model: AnyModel, state: Any) -> State | CountedState:
     """The state, or its counted part; that of another model is refused."""
-    start = init(model)
+    start: Any = init(model)
     own, first = (s.own if isinstance(s, CombinationState) else s for s in (state, start))
     same = type(state) is type(start)
     if not same or isinstance(first, CountedState) and (len(own.base), own.model) != (len(first.base), first.model):
@@ -473,7 +473,7 @@ def positions_in_all(stream: np.ndarray, *, eos: bool = False) -> int:
 
 def unknown_share(stream: np.ndarray) -> float:
     """The share of `<unk>` among the tokens of a stream."""
-    return np.count_nonzero(stream == UNK_ID) / max(positions_in_all(stream), 1)
+    return int(np.count_nonzero(stream == UNK_ID)) / max(positions_in_all(stream), 1)
 
 
 def spelling(tokenizer: Tokenizer, stream: np.ndarray, sizes: TextSizes | None) -> float:

@@ -8,7 +8,7 @@ import hashlib
 import importlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -188,11 +188,28 @@ def load_model(
         model = load_model("runs/demo")
         model.generate("Return the", 20)
     """
-    path, given = local_path(path), {"method": method, "features": features, "radius": radius, "history": history}
-    wanted = {name: value for name, value in given.items() if value is not None}
-    if not is_input(path):
-        rows = model_rows(path, **{name: (value,) for name, value in wanted.items()})
-        return load_row(path, min(rows, key=lambda row: row["dev_perplexity"]))
+    given = {"method": method, "features": features, "radius": radius, "history": history}
+    (saved,) = load_models(path, best=True, **{name: (value,) for name, value in given.items() if value is not None})
+    return saved
+
+
+def load_models(path: str | os.PathLike, *, best: bool = False, **wanted: Sequence[Any]) -> Iterator[TextModel]:
+    """Load models of a run, or that of an export, one after the other.
+
+    wanted: values of method, features, radius or history to take. best: only the model with the lowest dev perplexity.
+    """
+    if not is_input(path := local_path(path)):
+        rows = model_rows(path, **wanted)
+        yield from (load_row(path, row) for row in (sorted(rows, key=lambda row: row["dev_perplexity"])[:1] if best else rows))
+        return
+    saved = _load_file(path)
+    if other := [f"{name} {saved.about.get(name)}" for name, values in wanted.items() if saved.about.get(name) not in values]:
+        raise ValueError(f"{path} holds one model, with {', '.join(other)}: leave out {', '.join(wanted)}, or pass its run")
+    yield saved
+
+
+def _load_file(path: Path) -> TextModel:
+    """The model of a file of `TextModel.save`, or of any ARPA file."""
     refuse_other_formats(path, head := read_input(path, 512))
     if head[8:10] != b'{"' and (is_arpa(path) or b"\\data\\" in head):
         model, tokenizer = read_arpa(path)
@@ -207,8 +224,6 @@ def load_model(
         past = model.history if isinstance(model.history, str) else "none"
         by_hand = {"method": type(model).__name__, "features": "none", "radius": model.radius, "history": past}
         about = about if "method" in about else by_hand | about
-    if other := [f"{name} {about.get(name)}" for name, value in wanted.items() if about.get(name) != value]:
-        raise ValueError(f"{path} holds one model, with {', '.join(other)}: leave out {', '.join(wanted)}, or pass its run")
     return TextModel(model, tokenizer, about)
 
 

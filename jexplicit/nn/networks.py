@@ -237,7 +237,7 @@ def _scaled(law: Callable[..., Array], factor: float) -> Callable[..., Array]:
 
 
 class NetworkState(NamedTuple):
-    """The state of training; variables: those of `init_variables`; steps: so far."""
+    """The variables, the optimiser's state, and the number of steps so far."""
 
     variables: dict[str, Any]
     optimizer: Any

@@ -87,7 +87,7 @@ def stream_log_probabilities(
     mesh: Mesh | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[np.ndarray, "M ..."]:
-    """`log p` of every token of a stream but its first; or of all N tokens at some places.
+    """`log p` of every token but the first, or of all at some places.
 
     Windows of W tokens begin every `stride` tokens; each predicts the tokens that the one before did not reach: a prediction
     sees at least W - stride + 1 tokens, or its document from the start. places: 1 .. L - 1.

@@ -43,7 +43,7 @@ def make_optimizer(name: str, rate: Rate, *, weight_decay: float = 0.02) -> opta
 
 
 def make_schedule(name: str, rate: float, steps: int) -> optax.Schedule:
-    """The learning rate by step: constant, or cosine, from `rate` along half a cosine to 0 after `steps`."""
+    """The learning rate by step: constant, or along half a cosine to 0."""
     if not 0 < rate < float("inf") or steps < 1:
         raise ValueError(f"learning rate {rate} over {steps} steps: both must be positive")
     return look_up("schedule", _schedules, name)(rate, steps)

@@ -23,7 +23,6 @@ from typing import Annotated, Any, BinaryIO, TypeVar
 C = TypeVar("C")
 J = TypeVar("J", dict, list)
 _units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-_malloc_options = {"trim_threshold": -1, "mmap_max": -4, "arena_max": -8}  # of malloc.h
 
 
 @contextlib.contextmanager
@@ -54,20 +53,10 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def set_malloc(**options: int) -> None:
-    """Set `trim_threshold`, `mmap_max` or `arena_max` of glibc's malloc; nothing with another C library."""
-    for name, value in options.items():
-        _call_libc("mallopt", _malloc_options[name], value)
-
-
 def trim_heap() -> None:
     """Return freed memory that glibc has kept to the system, between memory-intensive stages."""
-    _call_libc("malloc_trim", 0)
-
-
-def _call_libc(name: str, *arguments: int) -> None:
     with contextlib.suppress(AttributeError, OSError, TypeError):  # no such function, or no such library
-        getattr(ctypes.CDLL(None), name)(*arguments)
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
@@ -79,8 +68,10 @@ def local_path(path: str | os.PathLike, flag: str = "path") -> Path:
         raise ValueError(f"{flag} {given!r}: give a path, such as runs/demo")
     if "://" in given:
         raise ValueError(f"{flag} {given}: give a path on this machine (a mounted bucket is one) and copy the result")
-    with refuse_errors(f"{flag} {given}", "set HOME, or give the whole path", RuntimeError, OSError):
-        return Path(given).expanduser().absolute()  # without a home folder, or in a folder that was removed
+    try:
+        return Path(given).expanduser().absolute()
+    except (RuntimeError, OSError) as error:  # no home folder, or a working folder that was removed
+        raise ValueError(f"{flag} {given}: set HOME, or give the whole path ({error})") from error
 
 
 def file_inside(folder: Path, name: object, index: str | os.PathLike) -> Path:
@@ -203,7 +194,7 @@ def read_events(out: str | os.PathLike, name: str) -> list[dict[str, Any]]:
 
 
 def experiment_of(config: type) -> str:
-    """The name of the experiment of a config class: "lm" for launch.lm.config."""
+    """The name of the experiment of a config class: "lm" for launch.lm."""
     parts = config.__module__.split(".")
     return parts[1].replace("_", "-") if parts[0] == "launch" and len(parts) > 1 else parts[-1]
 

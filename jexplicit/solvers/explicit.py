@@ -172,9 +172,9 @@ def priming_number(H: Float[Array, "M D"]) -> Float[Array, ""]:
 
 
 class SoftmaxLayer(NamedTuple):
-    """A layer to solve, with its priming number; default, its inputs' mean norm, at least 1."""
+    """A layer to solve, with its priming number."""
 
-    K: float | None = None
+    K: float | None = None  # the mean norm of its inputs, at least 1
 
 
 class StackSolution(NamedTuple):

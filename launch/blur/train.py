@@ -1,15 +1,14 @@
 """Learned update rules beside gradient descent, and their speed-up over Adam.
 
-Views show accuracy by updates, plain and with the rule's normalisation (the source's Fig. 6), and descent as a genome. The
-speed-up is the number of updates that Adam needs to reach the rule's accuracy after n updates, divided by n. An update of
-either reads one minibatch, so this is the ratio of examples, too. In FLOPs it is divided by the ratio of costs of an update.
+The speed-up is the number of updates that Adam needs to reach the rule's accuracy after n updates, divided by n.
 """
 
 import dataclasses
+import functools
 import hashlib
-import time
+import itertools
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from jexplicit.runs.devices import key_of_seed, use_devices
 from jexplicit.runs.progress import console, stage
 from launch.blur.config import TasksConfig, TrainConfig, check
 from launch.kit.experiment import Experiment, Part, RunFolder, environment
-from launch.kit.views import Column, Lines, Results, Row, Table, groups, where
+from launch.kit.views import Column, Lines, Results, Row, Table, where
 
 _reported = (0, 1, 2, 5, 10, 15, 20, 30, 50, 100, 200, 400, 800)  # numbers of updates that have rows
 _shown = (1, 2, 5, 10, 20, 50, 100, 400)  # numbers of updates in tables
@@ -44,18 +43,6 @@ def _ready(config: TrainConfig | TasksConfig) -> None:
     use_devices(config.devices)
     if config.genome is not None:
         load_genome(config.genome)
-
-
-def _part(rows: Callable[..., Sequence[Row]], *arguments: Any, **key: Any) -> Part:
-    """A measurement, with a line on the terminal; its rows have its seconds."""
-
-    def timed() -> list[Row]:
-        start = time.perf_counter()
-        with stage(", ".join(map(str, key.values()))):
-            found = rows(*arguments)
-        return [{**key, "seconds": time.perf_counter() - start, **row} for row in found]
-
-    return key, timed
 
 
 def _learner_options(config: TrainConfig | TasksConfig, sets: Sets) -> dict[str, Any]:
@@ -72,10 +59,7 @@ def tuned(
     sets: Sets,
     **options: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Test accuracies of descent, and the best choice on dev by updates.
-
-    A choice is a kind of network (normalised or not, hidden activation) and a learning rate, in this order.
-    """
+    """Test accuracies of descent by kind and rate, and the best on dev."""
     data = hidden, sets.train, (_first(sets.dev), _first(sets.test))
     curves = [descent_curves(optimizer, rates, *data, normalised=how, hidden_activation=a, **options) for how, a in kinds]
     dev, test = (np.concatenate(parts) for parts in zip(*curves, strict=True))
@@ -87,44 +71,34 @@ def _first(part: Examples) -> Examples:
     return Examples(part.X[:2000], part.Y[:2000])
 
 
-def _design(rule: LearnedRule) -> Row:
-    return {"states": rule.rules.states, "normalisation": rule.rules.normalise, "unroll": rule.provenance.get("unroll")}
-
-
-def _place(sets: Sets, hidden: Sequence[int]) -> Row:
-    return {"layers": len(hidden), "hidden": list(hidden), "data": sets.name, "inputs": sets.inputs}
-
-
-# --- a genome beside descent ---------------------------------------------------------------------------------------------
+# A genome beside descent.
 
 
 def _measure(config: TrainConfig, folder: RunFolder) -> Iterator[Part]:
     """Learners of the genome and descent, and their check."""
     sets = _load_sets(config)
     rule = load_genome(config.genome) if config.genome else _search(folder, config, sets)
-    key = {"experiment": "train"}
-    yield _part(_learners, folder, config, rule, sets, **key, genome=config.genome or sets.name)
+    key: Row = {"experiment": "train"}
+    yield {**key, "genome": config.genome or sets.name}, lambda: _learners(folder, config, rule, sets)
     if not config.genome:
         own = where(folder.rows(), **key, baseline=None)
         accuracy = {str(row["step"]): round(row["test_accuracy"], 4) for row in own}
         save_genome(folder.path / "genome.json", rule._replace(provenance={**rule.provenance, "test_accuracy": accuracy}))
-    for optimizer in config.baselines:
-        for normalised in (False, True):
-            named = {**key, "baseline": optimizer + ", normalised" * normalised}
-            yield _part(_descent, folder, config, optimizer, normalised, sets, named, **named)
-    precisions = dict.fromkeys(("float32", jax.dtypes.canonicalize_dtype(float).name))  # float64 with JAX_ENABLE_X64=1
-    for precision in precisions if "sgd" in config.baselines else ():
-        sizes = (sets.inputs, *config.widths, sets.outputs)
-        about = {"experiment": "descent as a genome", "baseline": "sgd", "precision": precision}
-        yield _part(_descent_as_genome, config, sizes, precision, **about)
+    for optimizer, normalised in itertools.product(config.baselines, (False, True)):
+        named = {**key, "baseline": optimizer + ", normalised" * normalised}
+        yield named, functools.partial(_descent, folder, config, optimizer, normalised, sets, named)
+    if "sgd" in config.baselines:
+        yield {"experiment": "descent as a genome", "baseline": "sgd"}, lambda: _descent_as_genome(config, sets)
 
 
 def _learners(folder: RunFolder, config: TrainConfig, rule: LearnedRule, sets: Sets) -> list[Row]:
     """Rows of the rule's test accuracy, and the learning curve as an event."""
     options = {"steps": config.steps, **_learner_options(config, sets)}
-    curves = learning_curves(*rule[:2], config.widths, sets.train, _first(sets.test), **options)
+    with stage("learners of the genome"):
+        curves = learning_curves(*rule[:2], config.widths, sets.train, _first(sets.test), **options)
     folder.log(event="curve", accuracy=curves.mean(axis=0).round(5).tolist())
-    return [{**_design(rule), "learners": config.learners, **row} for row in _accuracy_rows(config, sets, curves.T)]
+    about = {"states": rule.rules.states, "unroll": rule.provenance.get("unroll"), "learners": config.learners}
+    return [{**about, **row} for row in _accuracy_rows(config, sets, curves.T)]
 
 
 def _descent(
@@ -133,7 +107,8 @@ def _descent(
     """Rows of tuned descent's test accuracy, and all curves as an event."""
     kinds: Any = [(normalised, activation) for activation in config.baseline_activations]
     options = {"steps": config.steps, **_learner_options(config, sets)}
-    test, chosen = tuned(optimizer, config.rates, kinds, config.widths, sets, **options)
+    with stage(key["baseline"]):
+        test, chosen = tuned(optimizer, config.rates, kinds, config.widths, sets, **options)
     best = test[chosen, :, np.arange(config.steps + 1)]  # [n + 1, learners]
     every = test.mean(axis=1).round(4).tolist()
     folder.log(event="descent", **key, rates=config.rates, curves=every, best=best.mean(axis=1).tolist())
@@ -141,25 +116,26 @@ def _descent(
     for row in rows:
         activation, rate = divmod(int(chosen[row["step"]]), len(config.rates))
         row |= {"learning_rate": config.rates[rate], "activation": config.baseline_activations[activation]}
-        row["normalisation"] = "forward" if normalised else "none"
     return rows
 
 
 def _accuracy_rows(config: TrainConfig, sets: Sets, accuracies: np.ndarray) -> list[dict[str, Any]]:
     """A row for each reported number of updates, from accuracies [updates, learners]."""
+    about = {"hidden": list(config.widths), "data": sets.name, "inputs": sets.inputs}
     steps = sorted({n for n in _reported if n <= config.steps} | {config.steps})
-    found = [{"step": n, "test_accuracy": float(accuracies[n].mean()), "spread": float(accuracies[n].std())} for n in steps]
-    return [{**_place(sets, config.widths), **row} for row in found]
+    found = [(n, accuracies[n]) for n in steps]
+    return [{**about, "step": n, "test_accuracy": float(of_n.mean()), "spread": float(of_n.std())} for n, of_n in found]
 
 
-def _descent_as_genome(config: TrainConfig, sizes: tuple[int, ...], precision: str) -> list[Row]:
+def _descent_as_genome(config: TrainConfig, sets: Sets) -> Iterator[Row]:
     """The largest difference of weights between the descent genome and `jax.grad`."""
-    activation = config.baseline_activations[0]
+    activation, sizes = config.baseline_activations[0], (sets.inputs, *config.widths, sets.outputs)
     shared: Any = {name: getattr(config, name) for name in ("steps", "batch_size", "seed")}
-    rules = baselines.sgd_rules(activation, "cross_entropy")
-    found = baselines.sgd_difference(rules, sizes, dtype=np.dtype(precision), **shared)
-    row = {"network": "-".join(map(str, sizes)), "activation": activation, "steps": config.steps}
-    return [{**row, "max_difference": found.all_steps, "one_step": found.one_step, "moved": found.change}]
+    for precision in dict.fromkeys(("float32", jax.dtypes.canonicalize_dtype(float).name)):  # float64 with JAX_ENABLE_X64=1
+        rules = baselines.sgd_rules(activation, "cross_entropy")
+        found = baselines.sgd_difference(rules, sizes, dtype=np.dtype(precision), **shared)
+        row = {"network": "-".join(map(str, sizes)), "activation": activation, "precision": precision, "steps": config.steps}
+        yield {**row, "max_difference": found.all_steps, "one_step": found.one_step, "moved": found.change}
 
 
 def _search(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRule:
@@ -181,36 +157,36 @@ def _search(folder: RunFolder, config: TrainConfig, sets: Sets) -> LearnedRule:
     curriculum = tuple(Stage(*stage) for stage in zip(config.unroll, config.meta_steps, strict=True))
     begin = {"random": random_genome, "ridge": ridge_genome}[config.start]
     keys = jax.random.split(key_of_seed(config.seed), config.population)
+    genomes = jax.vmap(lambda key: begin(key, config.states))(keys)
+    train, dev = sets.train, _first(sets.dev)
+    if config.data == "xor":  # four noisy corners
+        rng = np.random.default_rng(config.seed)
+        train, dev = corners(400, rng), corners(400, rng)
     shown: Any = {"seed": config.seed, "every": config.every, "episodes": config.episodes, "devices": config.devices}
+    shown |= {"on_evaluation": on_evaluation, "checkpoints": folder.path / "checkpoints"}
     with stage(f"meta-training {sets.name}", "genome steps") as progress:
-        shown |= {"on_evaluation": on_evaluation, "progress": progress, "checkpoints": folder.path / "checkpoints"}
-        genomes = jax.vmap(lambda key: begin(key, config.states))(keys)
-        if config.data == "xor":  # four noisy corners
-            rng = np.random.default_rng(config.seed)
-            train, dev = corners(400, rng), corners(400, rng)
-        else:
-            train, dev = sets.train, _first(sets.dev)
-        found = meta_train(genomes, rules, recipe, curriculum, train, dev, **shown)
+        found = meta_train(genomes, rules, recipe, curriculum, train, dev, progress=progress, **shown)
     flags = {flag: value for flag, value in dataclasses.asdict(config).items() if flag not in ("out", "resume", "devices")}
-    steps = {"unroll": config.unroll[-1], "meta_steps": sum(config.meta_steps), "versions": environment()["versions"]}
-    results = {"dev_accuracy": found.score, "seconds": found.seconds, "skipped": found.skipped}
     sha256 = hashlib.sha256(b"".join(np.ascontiguousarray(leaf).tobytes() for part in sets[:3] for leaf in part)).hexdigest()
-    data = {"name": sets.name, "inputs": sets.inputs, "outputs": sets.outputs, "sha256": sha256}
-    provenance = {"config": flags, "seed": config.seed, "data": data, **steps, **results}
+    provenance = {
+        "config": flags,
+        "seed": config.seed,
+        "data": {"name": sets.name, "inputs": sets.inputs, "outputs": sets.outputs, "sha256": sha256},
+        **{"unroll": config.unroll[-1], "meta_steps": sum(config.meta_steps), "versions": environment()["versions"]},
+        **{"dev_accuracy": found.score, "seconds": found.seconds, "skipped": found.skipped},
+    }
     return LearnedRule(found.best, rules, provenance)
 
 
 def _load_sets(config: TrainConfig) -> Sets:
     """The images of the config, or exclusive or as four points."""
+    if config.data == "xor":
+        points = Examples(*(array.astype(np.float32) for array in xor()))
+        return Sets(points, points, points, "xor")
     with stage("reading"):
-        if config.data == "xor":
-            points = Examples(*(array.astype(np.float32) for array in xor()))
-            sets = Sets(points, points, points, "xor")
-        else:
-            shown: Any = {name: getattr(config, name) for name in ("side", "limit", "classes", "seed")}
-            sets = image_sets(read_images(config.data, config.data_dir), **shown)
-    parts = ", ".join(f"{len(part.X):,} {name}" for part, name in zip(sets[:3], ("train", "dev", "test"), strict=True))
-    console.print(f"[bold]{sets.name}[/]: {sets.inputs} inputs, {parts}")
+        shown: Any = {name: getattr(config, name) for name in ("side", "limit", "classes", "seed")}
+        sets = image_sets(read_images(config.data, config.data_dir), **shown)
+    console.print(f"[bold]{sets.name}[/]: {sets.inputs} inputs, {len(sets.train.X):,} images to learn from")
     return sets
 
 
@@ -220,84 +196,51 @@ def _learner(row: Row) -> str:
     return row.get("baseline") or f"genome {path.parent.name if path.suffix else path.name}"
 
 
-def _where(row: Row) -> str:
-    """The data or networks where learners run, or their hidden layers."""
-    hidden = "-".join(map(str, row.get("hidden") or row.get("widths") or ()))
-    return row["where"] if row.get("where") not in (None, "same") else f"hidden {hidden}" if hidden else "same"
-
-
-def _percent(value: float, among: Sequence[float] = ()) -> str:
-    """An accuracy in %, bold if it is the best of its group."""
-    text, rounded = f"{100 * value:.1f}", [round(100 * other, 1) for other in among]
-    return f"**{text}**" if rounded and min(rounded) < max(rounded) == round(100 * value, 1) else text
-
-
 def _lines(rows: Sequence[Row]) -> list[Row]:
-    """Accuracies by number of updates, a line for each place and learner."""
-    lines = []
-    for place, here in groups(where(rows, step=_shown, momentum=None, equal=None), _where).items():
-        curves = {name: {row["step"]: row["test_accuracy"] for row in own} for name, own in groups(here, _learner).items()}
-        for name, curve in curves.items():
-            among = {n: [other[n] for other in curves.values()] for n in curve if all(n in other for other in curves.values())}
-            lines.append({"where": place, "learner": name, **{n: _percent(x, among.get(n, ())) for n, x in curve.items()}})
-    return lines
+    """The percentages of a learner by number of updates; the best are bold."""
+    lines: dict[str, dict[str, float]] = {}
+    for row in sorted(where(rows, step=_shown), key=lambda row: bool(row.get("baseline"))):
+        line, n = lines.setdefault(_learner(row), {}), f"n = {row['step']}"
+        line[n] = max(line.get(n, 0.0), round(100 * row["test_accuracy"], 1))
+    everywhere = set.intersection(*map(set, lines.values())) if len(lines) > 1 else set()
+    best = {n: max(line[n] for line in lines.values()) for n in everywhere}
+    bold = lambda n, value: f"**{value}**" if value == best.get(n) else f"{value}"  # noqa: E731
+    return [{"learner": name, **{n: bold(n, value) for n, value in line.items()}} for name, line in lines.items()]
 
 
-def _columns(lines: Sequence[Row]) -> list[Column]:
-    steps = [Column(f"n = {n}", lambda line, n=n: line.get(n)) for n in _shown if any(n in line for line in lines)]
-    places = [Column("", "where")] if len({line["where"] for line in lines}) > 1 else []
-    return [*places, Column("test accuracy in %", "learner"), *steps]
-
-
-def _digits(results: Results) -> list[Row]:
-    """Two shipped genomes, and descent at the better rate of two searches."""
-    learned = where(results.rows, experiment="transfer", baseline=None)
-    found = [row for row in results.rows if row.get("baseline") and not row.get("equal")]
-    best = [max(own, key=lambda row: row["test_accuracy"]) for own in groups(found, ["baseline", "step"]).values()]
-    return _lines([*learned, *best])
-
-
-def _learning(results: Results) -> list[Row]:
+def _learning(results: Results) -> Iterator[Row]:
     """Accuracy of the rule and of descent at every rate (paper, Fig. 6)."""
-    rows: list[Row] = []
-    for event in results.events("curve"):
-        for panel in ("plain", "normalised"):
-            found = {"x": range(1, len(event["accuracy"])), "y": event["accuracy"][1:]}
-            rows.append({"learner": "learned rule", "panel": panel, **found})
+    kinds = ("plain", "normalised")
+    found = [("learned rule", kind, [event["accuracy"]]) for event in results.events("curve") for kind in kinds]
     for event in results.events("descent", "baseline"):
-        optimizer, _, normalised = event["baseline"].partition(", ")
-        series = {f"{optimizer}, best rate for each n": [event["best"]]}
-        series |= {"sgd, all rates": event["curves"]} if optimizer == "sgd" else {}
-        for label, curves in series.items():
-            every = list(zip(*curves, strict=True))[1:]
-            found = {"x": range(1, len(every) + 1), "y": every}
-            rows.append({"learner": label, "panel": normalised or "plain", **found})
-    return rows
+        optimizer, _, kind = event["baseline"].partition(", ")
+        found.append((f"{optimizer}, best rate for each n", kind or "plain", [event["best"]]))
+        if optimizer == "sgd":
+            found.append(("sgd, all rates", kind or "plain", event["curves"]))
+    for learner, kind, curves in found:
+        every = [*zip(*curves, strict=True)][1:]
+        yield {"learner": learner, "panel": kind, "x": range(1, len(every) + 1), "y": every}
 
 
-ACCURACIES = Table(_columns, lambda results: _lines(results.rows))
-DIGITS = ACCURACIES._replace(rows=_digits)
+ACCURACIES = Table(
+    [Column("test accuracy in %", "learner"), *(Column(f"n = {n}", f"n = {n}") for n in _shown)],
+    lambda results: _lines(results.rows),
+)
+DIGITS = ACCURACIES._replace(  # two shipped genomes, and descent in two searches
+    rows=lambda results: _lines([row for row in results.rows if row.get("baseline") or row["experiment"] == "transfer"])
+)
 _about = """Accuracies in % are means over learners with other initial synapses and minibatches. For each number of updates n,
 descent has the learning rate and hidden activation that are best on dev. *Normalised* networks normalise all layers over the
 minibatch, as the learned rule does, with trainable scales and shifts."""
-_grey = {"sgd, all rates": "#999999"}
-_learning_axes = {"xlabel": "updates n", "xscale": "log", "ylabel": "test accuracy", "ylim": (0.3, 1.0)}
-_figure = Lines("learning", "x", "y", "learner", "panel", _learning, _grey, axes=_learning_axes, size=(5, 3.9), sharey=True)
-_differences = Table(
-    [
-        *(Column(name, name) for name in ("network", "activation", "precision")),
-        Column("after one step", "one_step", ".1e"),
-        Column("after all steps", "max_difference", ".1e"),
-        Column("largest change of a weight", "moved", ".1e"),
-    ],
-    {"experiment": "descent as a genome"},
-    note="Largest difference of a weight from descent with `jax.grad`, each on its own weights.",
-)
+_axes = {"xlabel": "updates n", "xscale": "log", "ylabel": "test accuracy", "ylim": (0.3, 1.0)}
+_figure = Lines("learning", "x", "y", "learner", "panel", _learning, axes=_axes, size=(5, 3.9), sharey=True)
+_note = "Largest difference of a weight from descent with `jax.grad`, each on its own weights, after one step and after all."
+_differences = Table(rows={"experiment": "descent as a genome"}, note=_note)
 _views = [ACCURACIES._replace(note=_about), _figure, _differences]
 EXPERIMENT = Experiment("blur", TrainConfig, _measure, _views, check=_ready, title="Learned update rules")
 
 
-# --- small tasks ---------------------------------------------------------------------------------------------------------
+# Small tasks.
 
 UPDATES = (1, 2, 5, 10, 20, 50, 100)  # of the rule, with rows
 _reached = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256)  # updates after which Adam's accuracy is known
@@ -313,31 +256,29 @@ def _measure_tasks(config: TasksConfig, folder: RunFolder) -> Iterator[Part]:
     rule, tasks = load_genome(config.genome), baselines.select_tasks(config.tasks) if config.tasks else baselines.TASKS
     data = [baselines.task_sets(task.data, seed=config.seed, data_dir=config.data_dir) for task in tasks]
     for task, sets in zip(tasks, data, strict=True):
-        yield _part(_speed_rows, config, rule, task, sets, experiment="speed", genome=config.genome, task=task.name)
+        key = {"experiment": "speed", "genome": config.genome, "task": task.name}
+        yield key, functools.partial(_speed_rows, config, rule, task, sets)
         jax.clear_caches()  # no other task has these shapes, and the programs of all tasks exhaust a process's memory maps
 
 
-def _speed_rows(config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets) -> list[Row]:
+def _speed_rows(config: TasksConfig, rule: LearnedRule, task: Task, sets: Sets) -> Iterator[Row]:
     """The rule's accuracy, Adam's updates, costs and neighbours by number of updates."""
     options, hidden, at = _learner_options(config, sets), (task.width,), tuple(n for n in UPDATES if n in _neighbours)
-    curves = learning_curves(*rule[:2], hidden, sets.train, sets.test, steps=UPDATES[-1], at=UPDATES, **options)
-    # half of the rates in large networks
-    rates = tuple(rate for rate in RATES[:: 1 + ((sets.inputs + sets.outputs) * task.width > _large)] if rate < _adam)
-    test, best = tuned("adam", rates, _kinds, hidden, sets, steps=_reached[-1], at=_reached, **options)
-    adam = [mean_and_spread(test[choice, :, i], len(sets.test.X))[0] for i, choice in enumerate(best.tolist())]
     sizes, B = (sets.inputs, *hidden, sets.outputs), options["batch_size"]
-    cost = baselines.rule_flops(*rule[:2], sizes, B) / baselines.descent_flops(sizes, B)
-    nearest = baselines.nearest_neighbour_accuracies(sets.train, sets.test, at=at, **options).mean(axis=0)
-    network = {**_place(sets, hidden), **_design(rule), "width": task.width, "learners": config.learners}
-    rows = []
+    rates = tuple(rate for rate in RATES[:: 1 + ((sets.inputs + sets.outputs) * task.width > _large)] if rate < _adam)
+    with stage(task.name):
+        curves = learning_curves(*rule[:2], hidden, sets.train, sets.test, steps=UPDATES[-1], at=UPDATES, **options)
+        test, best = tuned("adam", rates, _kinds, hidden, sets, steps=_reached[-1], at=_reached, **options)
+        nearest = baselines.nearest_neighbour_accuracies(sets.train, sets.test, at=at, **options).mean(axis=0)
+    adam = [mean_and_spread(test[choice, :, i], len(sets.test.X))[0] for i, choice in enumerate(best.tolist())]
+    about = {"cost": baselines.rule_flops(*rule[:2], sizes, B) / baselines.descent_flops(sizes, B), "data": sets.name}
+    about |= {"inputs": sets.inputs, "width": task.width, "learners": config.learners}
     for n, accuracies in zip(UPDATES, curves.T, strict=True):
         ours, spread = mean_and_spread(accuracies, len(sets.test.X))
         needed = baselines.updates_to_reach(ours, _reached, adam)
-        found = {"rule_accuracy": ours, "spread": spread, "test_accuracy": ours, "reached": needed <= _reached[-1]}
-        found |= {"adam_updates": min(needed, _reached[-1]), "cost": cost}
+        found = {"n": n, "rule_accuracy": ours, "spread": spread, "reached": needed <= _reached[-1]}
         found |= {"nearest neighbour": float(nearest[at.index(n)])} if n in at else {}
-        rows.append({**network, "n": n, "step": n, **found})
-    return rows
+        yield {**about, **found, "adam_updates": min(needed, _reached[-1])}
 
 
 def mean_and_spread(accuracies: np.ndarray, examples: int) -> tuple[float, float]:
@@ -370,8 +311,8 @@ SPEED = Table(
     f"{_reached[-1]} updates, {_reached[-1]} are counted. Accuracies are means over tasks; the nearest neighbour is among the "
     "examples of the first n minibatches.",
 )  # fmt: skip
-_axes = {"xlabel": "updates n", "xscale": "log", "ylabel": "updates or FLOPs of Adam / of the rule", "yscale": "log"}
+_speed_axes = {"xlabel": "updates n", "xscale": "log", "ylabel": "updates or FLOPs of Adam / of the rule", "yscale": "log"}
 _speeds = {"updates": "in updates and examples", "FLOPs": "in FLOPs"}
-_task_views = [SPEED, Lines("speed", "n", _speeds, "measure", rows=speed_lines, axes=_axes, size=(6.5, 3.6))]
+_task_views = [SPEED, Lines("speed", "n", _speeds, "measure", rows=speed_lines, axes=_speed_axes, size=(6.5, 3.6))]
 _title = "A learned rule on small tasks"
 TASKS_EXPERIMENT = Experiment("blur", TasksConfig, _measure_tasks, _task_views, check=_ready, title=_title)

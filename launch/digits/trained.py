@@ -1,7 +1,6 @@
 """Networks trained by gradients, and one convex loss by four optimisers.
 
-Stacks of softmax layers from cold and warm starts, a network with a hidden layer, a convolutional one, and a readout of the
-kernel's own features. A held-out tenth chooses the epoch.
+A held-out tenth chooses the epoch.
 """
 
 import functools
@@ -25,10 +24,9 @@ from jexplicit.runs.devices import full_precision, key_of_seed
 from jexplicit.runs.progress import stage
 from jexplicit.solvers.explicit import accuracy, closeness, fit_temperature, mean_loss, random_decoders
 from jexplicit.solvers.sweeps import SoftmaxFit, tempered
-from launch.digits import solved
-from launch.digits.config import Config
-from launch.digits.solved import Problem, dev_scores, keep, kernel_features, linear
-from launch.kit.views import Column, Results, Row, Table, groups, means, where
+from launch.digits import Config, solved
+from launch.digits.solved import Problem, dev_scores, explicit_decoders, features_of, keep, linear
+from launch.kit.views import Row, where
 from launch.networks.training import fit
 
 _batch_size, _patience, _hidden_units = 128, 5, 256
@@ -58,12 +56,10 @@ def network_logits(model: nn.Module) -> Callable[[Any, Any], Array]:
     return logits
 
 
-def _on_pixels(problem: Problem, key: Row) -> list[Row]:
+def on_pixels(problem: Problem, key: Row) -> list[Row]:
     """Train a network on pixels, all but the cnn until the held-out loss rises."""
     method, layers, test, (H, Y, _) = key["method"], key["layers"], problem.test, problem.train
     (height, width), random, N = problem.images.train_images.shape[1:], key_of_seed(problem.config.seed), Y.shape[1]
-    if method == "cnn" and min(height, width) < 4:
-        raise ValueError(f"--methods cnn of images {width} x {height}: use images of 4 x 4 pixels or more, or leave it out")
     model = network_of({**key, "outputs": N, "height": height, "width": width})
     patience, epochs, closed = _patience, problem.config.epochs or 100, []
     fields: dict[str, Any] = {"learning_rate": {"cnn": _cnn_rate, "network": _hidden_rate}.get(method, _stack_rate)}
@@ -78,9 +74,9 @@ def _on_pixels(problem: Problem, key: Row) -> list[Row]:
         variables = {"params": {"hidden_1": {"Dense_0": first}, "output": last}, "batch_stats": {}}
     else:  # softmax layers, from random parameters (cold) or from the explicit solution (warm)
         used = problem.train.rows(~problem.held_out)  # a warm start is solved on these, too: held-out images stay unseen
-        closed = solved.explicit_decoders(used, problem.K, 1) if layers == 1 else ()
+        closed = explicit_decoders(used, problem.K, 1) if layers == 1 else ()
         decoders = random_decoders(random, H.shape[1], N, layers)
-        decoders = solved.explicit_decoders(used, problem.K, layers) if method == "warm" else decoders
+        decoders = explicit_decoders(used, problem.K, layers) if method == "warm" else decoders
         optimizer, fields["priming_number"] = adagrad(_stack_rate), problem.K if method == "warm" else None
         variables = {"params": {f"layer_{n}": {"kernel": U} for n, U in enumerate(decoders, 1)}, "batch_stats": {}}
     logits = network_logits(model)
@@ -127,8 +123,7 @@ def _train(
 ) -> tuple[Variables, dict[str, Any]]:
     """The variables of the best epoch, and row fields; interrupted fits continue.
 
-    inputs: of the network, from the problem's. watch: more fields of the log of an epoch. about: tells several fits of a row
-    apart.
+    inputs: of the network, from the problem's. watch: fields of an epoch's event. about: tells several fits of a row apart.
     """
     H, used, logits, seed = problem.train.H, np.flatnonzero(~problem.held_out), network_logits(model), problem.config.seed
     Y, held_out, measured = np.asarray(problem.train.Y), inputs(H[problem.held_out]), dict[str, Any]()
@@ -147,19 +142,18 @@ def _train(
     cost = solved.flops(networks.training_step(model, loss, optimizer, seed=seed), *start)
     named = {"name": name, "method": key["method"], "layers": key["layers"], **about}
     options: Any = {"size": len(used), "batch_size": _batch_size, "seed": seed, "patience": patience, "epochs": epochs}
-    options |= {"epoch_steps": steps, "measured": lambda step: measured}
-    options |= {"checkpoints": problem.folder.path / "checkpoints" / f"{name}.partial"}
+    options |= {"checkpoints": problem.folder.path / "checkpoints" / f"{name}.partial", "measured": lambda step: measured}
     result = fit(problem.folder, named, model, loss, optimizer, variables, batch, evaluate, **options)
     fields = {"epochs": result.epochs, "best_epoch": result.best_epoch, "steps": result.epochs * steps, **about}
     fields |= {"flops": fields["steps"] * cost, "solve_seconds": result.seconds, "batch_size": _batch_size}
     return result.params, fields | {"backprop_free": False, **dev_scores(problem, logits(result.params, held_out))}
 
 
-def _readout(problem: Problem, key: Row) -> list[Row]:
+def readout(problem: Problem, key: Row) -> list[Row]:
     """Layers trained with every weight decay; the held-out tenth chooses one and its temperature."""
     problem, weights, feature_seconds, feature_flops = problem.described()
     Z, held_out, N, D = problem.train.H, problem.held_out, problem.images.outputs, 2 * weights["W"].shape[1]
-    model, epochs, features = FullyConnected((), N), problem.config.epochs or 20, jax.jit(kernel_features(weights))
+    model, epochs, features = FullyConnected((), N), problem.config.epochs or 20, jax.jit(features_of(weights))
     zeros = {"kernel": jnp.zeros((D, N), Z.dtype), "bias": jnp.zeros(N, Z.dtype)}
     start: Variables = {"params": {"output": zeros}, "batch_stats": {}}
     fits = []
@@ -184,7 +178,6 @@ def _readout(problem: Problem, key: Row) -> list[Row]:
 # on nine tenths of the training images, H centred, from U = 0 and the class frequencies. A pass is one gradient over all.
 
 _ridge = 1e-4  # in units of the features' mean variance, as the softmax layer of `kernel` has it on MNIST
-_shown = (3, 10, 30, 100, 300)  # passes after which a table has the loss
 
 Point = tuple[Any, Any]  # U [D, N] and b [N]
 Record = Callable[..., None]  # of the loss after one more pass
@@ -282,10 +275,8 @@ def adam(task: Task, record: Record, config: Config) -> Points:
 
 
 SOLVERS: dict[str, Callable[[Task, Record, Config], Points]] = {
-    "lbfgs_metric": functools.partial(lbfgs, metric=True),
-    "lbfgs": lbfgs,
-    "sweeps": sweeps,
-    "adam": adam,
+    **{"lbfgs_metric": functools.partial(lbfgs, metric=True), "lbfgs": lbfgs},
+    **{"sweeps": sweeps, "adam": adam},
 }
 
 
@@ -294,22 +285,16 @@ def _make_task(described: Callable[[], tuple[Problem, dict[str, Array], float, f
     """The loss of features of descriptors, and these with their weights."""
     problem, weights, *_ = described()
     used = ~problem.held_out
-    H, Y = jax.jit(kernel_features(weights))(problem.train.H[used]), problem.train.Y[used]
+    H, Y = jax.jit(features_of(weights))(problem.train.H[used]), problem.train.Y[used]
     mean = H.mean(axis=0)
     H = H - mean[None]
-    C = np.asarray(_second_moments(H), float)
+    C = np.asarray(jax.jit(full_precision(lambda H: H.T @ H / len(H)))(H), float)
     penalty = _ridge * float(np.trace(C)) / len(C)
     factor = scipy.linalg.cholesky(C + 2 * penalty * np.eye(len(C)), lower=True)
     return Task(H, Y, jnp.log(jnp.maximum(Y.mean(axis=0), 1 / len(Y))), mean, factor, penalty), problem, weights
 
 
-@jax.jit
-@full_precision
-def _second_moments(H: Float[Array, "M D"]) -> Array:
-    return H.T @ H / len(H)
-
-
-def _optimum(problem: Problem, key: Row) -> list[Row]:
+def optimum(problem: Problem, key: Row) -> list[Row]:
     """The row of a way to the minimum, which logs each pass."""
     task, problem, weights = _make_task(problem.described)
     config, solver, curves = problem.config, key["solver"], dict[float, list[float]]()
@@ -329,44 +314,9 @@ def _optimum(problem: Problem, key: Row) -> list[Row]:
     U, b = (jnp.asarray(part, task.H.dtype) for part in points[rate])
     factored = D**3 / 3 + 2 * M * D**2 + passes * 2 * N * D**2 if solver in ("sweeps", "lbfgs_metric") else 0
     fields: dict[str, Any] = {"loss": float(_loss(U, b, task.H, task.Y, task.penalty)), "passes": passes, "dimensions": D}
-    fields |= {f"loss_{n}": curve[n - 1] for n in _shown if n <= len(curve)}
+    fields |= {f"loss_{n}": curve[n - 1] for n in solved.SHOWN_PASSES if n <= len(curve)}
     fields |= {"seed": config.seed, "learning_rate": rate or None, "seconds": seconds, "backprop_free": solver != "adam"}
     fields["flops"] = passes * 4.0 * M * D * N + factored
-    fit, rest = SoftmaxFit(U, b - task.mean @ U, ()), kernel_features(weights)(problem.train.H[problem.held_out])
+    fit, rest = SoftmaxFit(U, b - task.mean @ U, ()), features_of(weights)(problem.train.H[problem.held_out])
     fields |= dev_scores(problem, fit.logits(rest))
     return [keep(problem, key, linear(fit), weights, **fields)]
-
-
-METHODS: dict[str, Callable[[Problem, Row], list[Row]]] = {
-    **dict.fromkeys(("network", "cnn", "cold", "warm"), _on_pixels),
-    "trained_readout": _readout,
-    "optimum": _optimum,
-}
-
-
-def _above_lowest(results: Results) -> list[Row]:
-    """Means over seeds; losses are those above the lowest of the seed."""
-    lines = []
-    for own in groups(where(results.rows, method="optimum"), ["seed"]).values():
-        lowest, losses = min(row["loss"] for row in own), ("loss", *(f"loss_{n}" for n in _shown))
-        lines += [{**row, **{f"{name} above": row[name] - lowest for name in losses if name in row}} for row in own]
-    return means(lines, ["solver"])
-
-
-OPTIMUM = Table(
-    (
-        Column("solver", lambda row: row["solver"].replace("_", ", ")),
-        Column("loss, nats", "loss", ".5f"),
-        *(Column(f"above the lowest after {n}", f"loss_{n} above", ".1e") for n in _shown),
-        Column("at the end", "loss above", ".1e"),
-        Column("passes", "passes", ".0f"),
-        Column("TFLOP", "flops", ".2f", 1e-12),
-        Column("held-out loss", "dev_loss", ".4f"),
-        Column("held-out %", "dev_accuracy", ".2f", 100),
-        Column("test %", "test_accuracy", ".2f", 100),
-        Column("seeds", "number", "d"),
-    ),
-    _above_lowest,
-    "Means over seeds; losses on nine tenths of the training images. Adam has its best rate, which the first seed searched; "
-    "the passes of Adam include the search.",
-)

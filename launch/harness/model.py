@@ -1,7 +1,6 @@
 """A language model of this project as a model of lm-evaluation-harness (docs/model_guide.md there).
 
-Every request is a document of its own. A continuation is the tokens by which the encoding of context and continuation is longer
-than that of the context. What the tokenizer does not know is scored as `<unk>`, which a rolling log-likelihood also spells.
+Every request is a document of its own. Unknown symbols are scored as `<unk>`, which a rolling log-likelihood also spells.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,15 +28,13 @@ _options = ("until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p
 class JexplicitModel(LM):
     """A model of a run, or of an exported file.
 
-    run, wanted: arguments of `load_model`. seed: of texts that are sampled. batch_size, max_batch_size, device: of lm_eval's
-    command line; they change nothing here.
+    run, options: arguments of `load_model`. seed: of texts that are sampled.
     """
 
-    def __init__(
-        self, run: str, seed: int = 0, batch_size: Any = None, max_batch_size: Any = None, device: Any = None, **wanted: Any
-    ):
+    def __init__(self, run: str, seed: int = 0, **options: Any):
         super().__init__()
-        self.saved = load_model(run, **wanted)
+        ignored = ("batch_size", "max_batch_size", "device")  # of lm_eval's command line
+        self.saved = load_model(run, **{name: value for name, value in options.items() if name not in ignored})
         self.model, self.key = self.saved.model, key_of_seed(seed)
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:

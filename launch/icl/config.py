@@ -1,7 +1,6 @@
 """The flags and presets of launch.icl, without JAX."""
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -10,6 +9,9 @@ from jexplicit.nn.names import ScheduleName
 from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveFloat, PositiveInt
 from launch.kit.command import Command, Preset, Run
 
+Layers = Annotated[int, Bounds(at_least=1, at_most=24)]
+Dim = Annotated[int, Bounds(at_least=1, at_most=60)]  # of what is solved for every number of tasks
+
 
 @dataclass(frozen=True)
 class Flags(Run):
@@ -17,8 +19,7 @@ class Flags(Run):
 
     GROUPS: ClassVar = {"test_tasks": "measurements"}
 
-    seed: Annotated[int, Bounds(at_least=0, at_most=2**32 - 1)] = 0
-    devices: int | None = None
+    devices: PositiveInt | None = None
     """Number of devices to split the seeds over. Default: all accelerators, or one virtual CPU device per core."""
     test_tasks: PositiveInt = 200_000
     """Number of fresh tasks that results are computed on, and of contexts whose eigenvalues rates are fitted to."""
@@ -30,7 +31,7 @@ class TaskFlags(Flags):
 
     GROUPS: ClassVar = {"dim": "tasks"}
 
-    dim: PositiveInt = 10
+    dim: Annotated[int, Bounds(at_least=1, at_most=1000)] = 10
     """Input dimension d."""
     context: PositiveInt = 10
     """Number of pairs (x, y) in the context, N."""
@@ -51,8 +52,7 @@ class TrainingFlags(Flags):
     learning_rate: PositiveFloat = 1e-3
     """Learning rate of Adam at the first step."""
     cooling: ScheduleName = "cosine"
-    """Schedule of the learning rate. cosine, linear: down to 0. exponential: down to a hundredth. step: a tenth after two
-    thirds of the steps. constant: no decay, and Adam's noise decides how close training comes to the solution."""
+    """Schedule of the learning rate. cosine: down to 0. constant: Adam's noise decides how close training comes."""
     validation_tasks: PositiveInt = 10_000
     """Number of tasks of the training curves, which are evaluated every 100 steps, of long trainings 200 times."""
 
@@ -81,7 +81,7 @@ class MultiStepConfig(InputFlags, LayerFlags):
 
     GROUPS = {"layers": "layers"}
 
-    layers: Annotated[int, Bounds(at_least=1, at_most=24)] = 2
+    layers: Layers = 2
     """Number of layers K."""
     recurrent: bool = True
     """Whether the layers share their weights."""
@@ -93,7 +93,7 @@ class MultiStepConfig(InputFlags, LayerFlags):
 class DepthsConfig(InputFlags):
     """The best 1 .. K layers of GD and GD++, shared or separate rates."""
 
-    depths: Annotated[int, Bounds(at_least=1, at_most=24)] = 12
+    depths: Layers = 12
     """Largest number of layers."""
 
 
@@ -134,21 +134,20 @@ class TaskDiversityConfig(LayerFlags):
     seeds: PositiveInt = 1
     steps: PositiveInt = 2000
     test_tasks: PositiveInt = 20_000
-    dim: Annotated[int, Bounds(at_least=1, at_most=60)] = 10
+    dim: Dim = 10
     pretraining_tasks: tuple[PositiveInt, ...] = tuple(2**n for n in range(13))
     """Numbers of pretraining tasks for which the best layer is solved."""
     diversity_points: tuple[PositiveInt, ...] = (2, 8, 32, 128, 1024)
     """Numbers of pretraining tasks on which layers are trained."""
-    dims: tuple[Annotated[int, Bounds(at_least=1, at_most=60)], ...] = (2, 5, 10, 15, 20)
+    dims: tuple[Dim, ...] = (2, 5, 10, 15, 20)
     """Input dimensions for which the threshold is computed, besides --dim."""
 
 
 @dataclass(frozen=True)
-class NewtonConfig(TaskFlags):
+class NewtonConfig(DepthsConfig):
     """Newton's steps with the same loss as a solved layer."""
 
-    depths: Annotated[int, Bounds(at_least=1, at_most=10)] = 10
-    """Largest number of layers."""
+    depths: Layers = 10
 
 
 @dataclass(frozen=True)
@@ -173,36 +172,31 @@ class MarkovConfig(TrainingFlags):
     """Length of a sequence of a chain of three states, T."""
 
 
-_tiny = {"dim": 2, "context": 3, "test_tasks": 200, "seeds": 2, "steps": 100, "batch_size": 16, "validation_tasks": 50}
-_few_tasks = {"pretraining_tasks": (1, 4, 512), "diversity_points": (4,), "dims": (2,)}
-_ten: dict[str, Any] = {"layers": 10, "seeds": 2, "learning_rate": 5e-4}
+_tiny: dict[str, Any] = {
+    "test_tasks": 200, "dim": 2, "context": 3, "contexts": (3, 5), "length": 8, "depths": 3, "validation_tasks": 50,
+    "seeds": 2, "steps": 100, "warm_steps": 100, "batch_size": 16,
+    "pretraining_tasks": (1, 4, 512), "diversity_points": (4,), "dims": (2,),
+}  # fmt: skip
+_two, _ten = MultiStepConfig("runs/icl_two"), MultiStepConfig("runs/icl_ten", layers=10, seeds=2, learning_rate=5e-4)
 _presets = {
-    "two-steps": Preset(MultiStepConfig("runs/icl_two"), "two recurrent layers: two steps of GD++, loss 0.1105, gamma 0.175."),
-    "ten-steps": Preset(MultiStepConfig("runs/icl_ten", **_ten), "ten recurrent layers, the paper's 5000 steps (Fig. 7)."),
+    "two-steps": Preset(_two, "two recurrent layers: two steps of GD++, loss 0.1105, gamma 0.175."),
+    "ten-steps": Preset(_ten, "ten recurrent layers, the paper's 5000 steps (Fig. 7)."),
 }
+_configs: dict[str, dict[str, type[Flags]]] = {
+    "trained": {
+        "one-step": OneStepConfig, "multi-step": MultiStepConfig, "curvature": CurvatureConfig, "softmax": SoftmaxConfig,
+        "deep-softmax": DeepSoftmaxConfig, "noisy": NoisyConfig, "task-diversity": TaskDiversityConfig, "markov": MarkovConfig,
+    },
+    "solved": {"depths": DepthsConfig, "newton": NewtonConfig, "mesa": MesaConfig},
+}  # fmt: skip
 
 
-def _command(name: str, config: type[Flags], where: str, tiny: Mapping[str, Any]) -> Command:
-    """An experiment with the preset `tiny` beside others."""
+def _command(module: str, name: str, config: type[Flags]) -> Command:
+    """An experiment with the preset `tiny`."""
     small = {field.name: _tiny[field.name] for field in dataclasses.fields(config) if field.name in _tiny}
-    quick = Preset(config(**{"out": f"runs/icl_{name}_tiny", **small, **tiny}), "seconds; the numbers mean nothing.")
-    presets, function = _presets if name == "multi-step" else {}, name.upper().replace("-", "_")
-    return Command(config, f"launch.icl.{where}:{function}", {"tiny": quick, **presets}, f"icl {name}")
+    tiny = Preset(config(f"runs/icl_{name}_tiny", **small), "seconds; the numbers mean nothing.")
+    where = f"launch.icl.{module}:{name.upper().replace('-', '_')}"
+    return Command(config, where, {"tiny": tiny, **(_presets if name == "multi-step" else {})}, f"icl {name}")
 
 
-COMMANDS = {
-    name: _command(name, config, where, tiny)
-    for name, config, where, tiny in (
-        ("one-step", OneStepConfig, "rates", {}),
-        ("multi-step", MultiStepConfig, "rates", {"warm_steps": 100}),
-        ("depths", DepthsConfig, "rates", {"depths": 3}),
-        ("curvature", CurvatureConfig, "rates", {"contexts": (3, 5)}),
-        ("softmax", SoftmaxConfig, "rates", {}),
-        ("deep-softmax", DeepSoftmaxConfig, "rates", {"warm_steps": 100}),
-        ("noisy", NoisyConfig, "problems", {}),
-        ("task-diversity", TaskDiversityConfig, "problems", _few_tasks),
-        ("newton", NewtonConfig, "rates", {"depths": 3}),
-        ("mesa", MesaConfig, "rates", {}),
-        ("markov", MarkovConfig, "problems", {"length": 8, "steps": 8}),
-    )
-}
+COMMANDS = {name: _command(module, name, config) for module, own in _configs.items() for name, config in own.items()}

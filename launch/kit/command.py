@@ -1,10 +1,9 @@
-"""The command line of a launcher: flags, presets and errors; groups of flags.
+"""The command line of a launcher: flags, presets and errors.
 
-A config is a frozen dataclass. The docstrings of its fields are their help, of which the first sentence is the one-line help.
-`GROUPS: ClassVar = {"out": "run", "epochs": "training"}` maps the first field of a group to its title.
+A config is a frozen dataclass. The docstrings of its fields are their help, and the first sentence is the line in `--help`.
+A flag's title is its class, or what `GROUPS: ClassVar = {"epochs": "training"}` says of a field and those after it.
 """
 
-import ast
 import dataclasses
 import errno
 import functools
@@ -15,37 +14,20 @@ import logging
 import os
 import pkgutil
 import re
-import shlex
-import shutil
 import sys
-import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tyro
 from rich.markup import escape
 
-from jexplicit.data.text import Unit, is_input
-from jexplicit.lm.names import Features, History, Method
-from jexplicit.runs.files import (
-    NonNegativeInt,
-    PositiveInt,
-    check_bounds,
-    check_experiment,
-    config_of,
-    experiment_of,
-    local_path,
-    read_config,
-    refuses,
-)
+from jexplicit.runs import files
+from jexplicit.runs.files import NonNegativeInt, check_bounds, local_path, read_config
 from jexplicit.runs.progress import console, end_of_reader, json_line, quiet_output
-
-if TYPE_CHECKING:
-    from jexplicit.lm.text_model import TextModel
 
 C = TypeVar("C")
 _general = "general"
@@ -62,13 +44,6 @@ def command_name() -> str:
 def as_installed(text: str) -> str:
     """A text with commands in the installed form, `jexplicit lm`."""
     return re.sub(r"(python -m )?\blaunch\.(?=[a-z])", "jexplicit ", text)
-
-
-def as_typed(text: str) -> str:
-    """`as_installed` for copying, with the path of `jexplicit` if needed."""
-    beside = Path(sys.executable).with_name("jexplicit")
-    path = "jexplicit" if shutil.which("jexplicit") or not beside.exists() else shlex.quote(os.path.relpath(beside))
-    return as_installed(text).replace("jexplicit ", f"{path} ")
 
 
 class Preset(NamedTuple):
@@ -99,13 +74,16 @@ class Flag(NamedTuple):
 
 def flags(config: Any, default: Any = None, presets: Iterable[str] = ()) -> list[Flag]:
     """The flags of a config by group, then those common to all."""
-    helps, hints = _helps(config), typing.get_type_hints(config, include_extras=True)
-    titles = {name: title for base in reversed(config.__mro__) for name, title in vars(base).get("GROUPS", {}).items()}
-    found, title = [], "command"
+    helps, hints, titles = _helps(config), typing.get_type_hints(config, include_extras=True), dict[str, str]()
+    for base in reversed(config.__mro__):
+        own = base.__name__.startswith("_") or base.__name__.endswith("Config")
+        title = "command" if own else re.sub("(?<=[a-z])(?=[A-Z])", " ", base.__name__).lower()
+        for name in inspect.get_annotations(base):
+            titles[name] = title = vars(base).get("GROUPS", {}).get(name) or titles.get(name, title)
+    found = []
     for field in dataclasses.fields(config):
-        title = titles.get(field.name, title)
         value = field.default if default is None else getattr(default, field.name)
-        found.append(Flag(title, field.name, hints[field.name], helps.get(field.name, ""), value))
+        found.append(Flag(titles[field.name], field.name, hints[field.name], helps.get(field.name, ""), value))
     order = [flag.group for flag in found]
     found.sort(key=lambda flag: order.index(flag.group))
     if presets := tuple(presets):
@@ -116,15 +94,11 @@ def flags(config: Any, default: Any = None, presets: Iterable[str] = ()) -> list
 
 @functools.cache
 def _helps(config: type) -> dict[str, str]:
-    """Docstrings of the fields of a dataclass and its bases."""
-    helps = {}
-    for base in reversed(config.__mro__[:-1]):
-        (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        for field, text in itertools.pairwise(typing.cast(ast.ClassDef, body).body):
-            match field, text:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(written))):
-                    helps[name] = re.sub(r"(?<=[a-z)\]]\.) ", "\n", as_installed(" ".join(written.split())), count=1)
-    return helps
+    """Docstrings of the fields of a dataclass, whose first sentence is a line."""
+    sources = "\n".join(inspect.getsource(base) for base in reversed(config.__mro__[:-1]))
+    found = re.findall(r'^ +(\w+): [^\n]*\n +"""(.*?)"""', sources, re.M | re.S)
+    helps = {name: as_installed(" ".join(text.split())) for name, text in found}
+    return {name: re.sub(r"(?<=[a-z)\]]\.) ", "\n", text, count=1) for name, text in helps.items()}
 
 
 def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str, description: str, presets: Iterable[str]) -> C:
@@ -133,7 +107,7 @@ def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str,
     if {"-h", "--help"} & {*argv}:
         titles = ["", *(flag.group for flag in known)]
         named = [title if title != before else "" for before, title in itertools.pairwise(titles)]
-        lines = [f"{title:13}{_short_help(flag)}" for title, flag in zip(named, known, strict=True)]
+        lines = [f"{title:14}{_short_help(flag)}" for title, flag in zip(named, known, strict=True)]
         print(f"usage: {prog} [OPTIONS]", description.replace("\n\n", "\n"), "", *lines, sep="\n")
         raise SystemExit(0)
     hints = [Annotated[flag.hint, tyro.conf.arg(help=flag.help)] for flag in known]
@@ -182,15 +156,14 @@ def entry_point(
 ) -> Callable[..., int]:
     """`main(argv=None)` of a command; it parses the flags, runs, and returns the status.
 
-    run: called with the config; it prints by `jexplicit.runs.progress.show` and returns a dict for `--json`. Or the name of a
-    module with a function `run` or an EXPERIMENT, or `module:NAME` of an experiment, imported after the arguments are parsed:
-    `--help` does not import JAX. module: where it is the program, the process ends with the status. experiment: the name in
-    config.json; default, the launcher that defines the config.
+    run: prints by `jexplicit.runs.progress.show`, and returns a dict for `--json`. Or the name `module:NAME` of a function or
+    an experiment, imported after the flags are parsed. module: where it is the program, the process ends with the status.
+    experiment: the name in config.json; default, the launcher's.
     """
     known = [field.name for field in dataclasses.fields(config)]  # pyright: ignore[reportArgumentType]
 
     def call(argv: list[str]) -> None:
-        default = _defaults(argv, config, presets, experiment or experiment_of(config))
+        default = _defaults(argv, config, presets, experiment or files.experiment_of(config))
         about = re.sub(r"\n(?=jexplicit )", "\n  ", as_installed(inspect.cleandoc(description or "")))  # lines of their own
         if presets:
             end = "\0" if "--help-all" in argv else ". "
@@ -254,104 +227,35 @@ def _refused(error: Exception, known: Sequence[str]) -> int:
 def _ready(run: Callable[[C], Any] | str) -> Callable[[C], Any]:
     """The function to run, imported where it is named."""
     found: Any = pkgutil.resolve_name(run) if isinstance(run, str) else run
-    return found if callable(found) else getattr(found, "run", None) or found.EXPERIMENT.run
+    return getattr(found, "run", found)
 
 
 def _defaults(argv: Sequence[str], config: type[C], presets: Mapping[str, Preset], experiment: str) -> C | None:
     """Defaults of flags: the run in --out with --resume, else --preset."""
     words = "\0".join(argv)
-    out, preset = (found[1] if (found := re.search(rf"(?:^|\0){flag}[=\0]([^\0]+)", words)) else None for flag in _read_first)
+    given = (re.search(rf"(?:^|\0){flag}[=\0]([^\0]+)", words) for flag in ("--out", "--preset"))
+    out, preset = (found and found[1] for found in given)
     if presets and preset not in (None, *presets):
         raise ValueError(f"preset {preset!r}: choose one of {', '.join(presets)}")
-    if resumed := out if "--resume" in argv else None:
-        check_experiment(local_path(resumed, "--out"), experiment, "choose another --out")
-    if (stored := read_config(resumed) if resumed else None) is None:
-        if resumed and "--quiet" not in argv:
-            console.print(f"--resume: no run in {resumed}, so that a new one begins", markup=False, soft_wrap=True)
+    stored = None
+    if out and "--resume" in argv:
+        files.check_experiment(local_path(out, "--out"), experiment, "choose another --out")
+        stored = read_config(out)
+        if stored is None and "--quiet" not in argv:
+            console.print(f"--resume: no run in {out}, so that a new one begins", markup=False, soft_wrap=True)
+    if stored is None:
         return presets[preset].config if presets and preset else None
     if set(stored) != {field.name for field in dataclasses.fields(config)}:  # pyright: ignore[reportArgumentType]
         raise ValueError(f"{out} is a run of another subcommand or version: choose another --out")
-    return config_of(config, stored, f"restore it in {out}, or choose another --out")
+    return files.config_of(config, stored, f"restore it in {out}, or choose another --out")
 
 
-_read_first = ("--out", "--preset")  # flags that decide on the defaults of others
-
-
-# Flags that several commands share, and the models that they choose
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelChoices:
-    """Which models of runs: all that have one of the values of each flag."""
-
-    GROUPS: ClassVar = {"method": "model"}
-
-    method: tuple[Method | str, ...] = ()
-    """Methods that fitted the models. Default: of a run, the model with the lowest dev perplexity, if one is wanted."""
-    features: tuple[Features, ...] = ()
-    """How the models combine context tokens: sum, cat or both."""
-    radius: tuple[int, ...] = ()
-    """Context lengths K of the models, in tokens."""
-    history: tuple[History, ...] = ()
-    """The models' --history: none, document, window:W, all, adaptive or adaptive:document."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelChoice(ModelChoices):
-    """Which model of a run: the best on dev of those that match."""
-
-    GROUPS: ClassVar = {"run": "model"}
-
-    run: str
-    """Run folder, exported file, or .arpa file.
-    Runs of launch.lm and launch.networks have models; tokens of .arpa and .arpa.gz files are separated by white space."""
-
-
-def load_choice(config: ModelChoice, text: str = "") -> "TextModel":
-    """The chosen model, with unknown symbols of a text named."""
-    from jexplicit.lm.text_model import model_name
-
-    (saved,) = load_choices(config.run, config, best=True)
-    perplexity = saved.about.get("dev_perplexity")
-    quality = f", dev perplexity {perplexity:.2f}" if perplexity is not None else ""
-    console.print(f"model {model_name(saved.about)} of {config.run}{quality}", soft_wrap=True)
-    if unknown := saved.tokenizer.unknown_symbols(text):
-        seen = escape(repr([f"{symbol[:40]}..." if len(symbol) > 40 else symbol for symbol in unknown]))
-        console.print(f"[yellow]warning:[/] the model has never seen {seen} and reads <unk> there", soft_wrap=True)
-    return saved
-
-
-def load_choices(run: str, choices: ModelChoices, *, best: bool = False) -> Iterator["TextModel"]:
-    """The chosen models of a run or export; `best`: the best on dev."""
-    from jexplicit.lm.text_model import load_model, load_row, model_rows
-
-    wanted = {f.name: getattr(choices, f.name) for f in dataclasses.fields(ModelChoices) if getattr(choices, f.name)}
-    if not is_input(run):
-        rows = model_rows(run, **wanted)
-        yield from (load_row(run, row) for row in (sorted(rows, key=lambda row: row["dev_perplexity"])[:1] if best else rows))
-        return
-    about = (saved := load_model(run)).about
-    if other := [f"{name} {about.get(name)}" for name, values in wanted.items() if about.get(name) not in values]:
-        remedy = f"leave out --{', --'.join(wanted)}, or give its run folder"
-        raise ValueError(f"{run} holds one model, with {', '.join(other)}: {remedy}")
-    yield saved
-
-
-def visible(piece: str) -> str:
-    """A token for tables and figures, with line breaks escaped.
-
-    Example:
-        >>> print(visible("\\n"), visible("▁the"))
-        \\n ▁the
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in piece)
+# Flags that several commands share
 
 
 @dataclass(frozen=True)
 class Run:
     """The folder of a run, its seed, and whether it continues an earlier one."""
-
-    GROUPS: ClassVar = {"out": "run"}
 
     out: str
     """Run folder to write. It gets config, results, metrics, figures, report.md and the models."""
@@ -365,65 +269,8 @@ class Run:
 class Images:
     """Labelled images."""
 
-    GROUPS: ClassVar = {"data": "images"}
-
     data: str = "digits"
-    """Image data set. digits: the 8x8 digits of scikit-learn. mnist, fashion_mnist, or any name: the files in --data-dir. A
-    path, such as ./shapes or mnist.npz: the files there."""
+    """Image data set: digits (8x8, of scikit-learn), mnist or another name in --data-dir, or a path, such as ./shapes."""
     data_dir: str | None = None
-    """Folder or file of images, which become grey. It is a folder of train/LABEL and test/LABEL, or of LABEL alone; a folder of
-    idx files with MNIST's file names, gzipped or not; or an .npz file with the arrays x_train, y_train, x_test, y_test.
-    Default: the folder named after the data set in $JEXPLICIT_DATA_DIR."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Files:
-    """Which text is read."""
-
-    GROUPS: ClassVar = {"train": "text"}
-
-    train: tuple[str, ...] = ()
-    """Training text: files, pipes, globs or folders of plain text or records. Files may be compressed; see --field."""
-    dev: tuple[str, ...] = ()
-    """Validation text. Default: every tenth block of ten training documents."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """How files are read."""
-
-    GROUPS: ClassVar = {"field": "text"}
-
-    field: str | None = None
-    """Field with the text, for records. Their files are .jsonl, .json, .csv, .tsv and .parquet."""
-    documents: Unit = "line"
-    """Unit of a document in plain text. line: every line that is not blank. paragraph: lines between blank lines. file: each
-    file."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Text(Reading, Files):
-    """Which text is read, and what its tokens are."""
-
-    tokenizer: str = "bpe"
-    """Kind of tokens: bpe, word, char, or the FILE of a tokenizer. bpe: subwords. word: words between white space. char:
-    characters. Or FILE, an existing tokenizer: another run's folder or its tokenizer.model, or any SentencePiece model."""
-    vocab_size: PositiveInt | None = None
-    """Vocabulary size, <pad> and <unk> included. Default: 4098 = 2^12 + 2; with --tokenizer char, every character."""
-
-
-@refuses
-def check_text(config: Any) -> Iterator[tuple[Any, str]]:
-    """Refuse text flags that exclude each other, and missing tokenizers."""
-    from jexplicit.data.tokenizers import KINDS, make_tokenizer  # local import: --help does not need NumPy
-
-    train = bool(config.train)
-    yield train and config.corpus not in ("docs", "text"), f"--train with --corpus {config.corpus}: give one of the two"
-    yield config.corpus == "text" and not train, "--corpus text without --train: name the training files, --train FILES"
-    yield config.dev and not train, f"--dev with --corpus {config.corpus}: dev files go with --train FILES"
-    if config.tokenizer not in KINDS:
-        make_tokenizer(config.tokenizer, [], config.vocab_size)
-    unread = "without --train: it says how the files of --train and --dev are read"
-    files = train or bool(getattr(config, "test", ()))
-    yield not files and config.field is not None, f"--field {config.field} {unread}"
-    yield not files and config.documents != "line", f"--documents {config.documents} {unread}"
+    """Folder of train/LABEL and test/LABEL, of LABEL alone, or of idx files under MNIST's names; or an .npz file with x_train,
+    y_train, x_test and y_test. Default: the folder named after the data set in $JEXPLICIT_DATA_DIR."""

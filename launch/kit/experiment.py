@@ -1,9 +1,4 @@
-"""An experiment: config, `measure`, which yields rows, and views; the folder of a run.
-
-    EXPERIMENT = Experiment("losses", Config, measure, views=[Table([Column("K", "radius"), Column("loss", "loss", ".3f")])])
-
-measure(config, folder) yields pairs such as `{"radius": K}, lambda: [{"loss": loss_of(K)}]`.
-"""
+"""An experiment: config, `measure`, which yields rows, and views; the folder of a run."""
 
 import contextlib
 import dataclasses
@@ -38,8 +33,7 @@ class RunFolder:
     """The folder of a run, locked against other runs while it is open.
 
     Of several processes the first one writes; all of them have the same rows in memory. resume: continue a run of the same
-    configuration, except for `extend` and fields that do not affect results. ValueError: a folder with other files, with a run
-    and no `resume`, of another configuration or experiment, in use, damaged, or that cannot be written.
+    configuration, except for `extend` and fields that do not affect results.
     """
 
     def __init__(
@@ -52,7 +46,7 @@ class RunFolder:
         self._lock = lock_run_folder(path, jax.process_index())
         files.check_experiment(path, experiment, "choose another --out")
         # a run without measurements may be overwritten
-        begun = any((path / name).exists() for name in ("metrics.jsonl", "results.json"))
+        begun = (path / "metrics.jsonl").exists() or (path / "results.json").exists()
         if begun and not resume:
             raise ValueError(f"{path} already holds a run: add --resume to continue it, or choose another --out")
         stored = files.read_config(path) if begun else described
@@ -66,7 +60,7 @@ class RunFolder:
         check_equal_across_processes(f"--out {path}, configuration or results", json.dumps([self._rows, same]))
         if not is_first():
             return
-        kept = {name: None if name in _of_one_start else value for name, value in described.items()}
+        kept = described | {name: None for name in _of_one_start if name in described}
         files.write_json(path / "config.json", {"launcher": experiment, **kept})
         about = environment()
         with contextlib.suppress(OSError, ValueError, KeyError):  # a continuation adds flags to the command
@@ -82,14 +76,12 @@ class RunFolder:
 
     def log(self, **event: Any) -> None:
         """Append one line to metrics.jsonl."""
-        if not is_first():
-            return
-        line = json.dumps({"time": round(time.time(), 3), **event})
-        with open(self.path / "metrics.jsonl", "a") as file:
-            file.write(f"{line}\n")
+        if is_first():
+            with open(self.path / "metrics.jsonl", "a") as file:
+                file.write(json.dumps({"time": round(time.time(), 3), **event}) + "\n")
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl with this `event`, oldest first."""
+        """The logged events of a name, oldest first."""
         return files.read_events(self.path, name)
 
     def note_data(self, what: str, **sums: str) -> None:
@@ -97,9 +89,8 @@ class RunFolder:
         for before in self.events(what):
             if other := [part for part in sums if before[part] != sums[part]]:
                 was = ", ".join(f"{part} {before[part][:12]} (now {sums[part][:12]})" for part in other)
-                raise ValueError(
-                    f"{self.path} was started on another {what}, {was}: restore the {what}, or choose another --out"
-                )
+                remedy = f"restore the {what}, or choose another --out"
+                raise ValueError(f"{self.path} was started on another {what}, {was}: {remedy}")
         if not self.events(what):
             self.log(event=what, **sums)
 
@@ -126,16 +117,11 @@ class RunFolder:
 
 def _check_empty_or_run(path: Path) -> None:
     """Refuse a folder with other files than a run's."""
-    try:
+    with files.refuse_errors(f"run folder {path} cannot be read", "choose another --out", OSError):
         names = sorted(entry.name for entry in os.scandir(path)) if path.is_dir() else []
-    except OSError as error:
-        raise ValueError(f"run folder {path} cannot be read ({error.strerror}): choose another --out") from error
     others = [name for name in names if not name.startswith(".") and not name.endswith(".partial")]
-    if "config.json" in names:
-        is_run = "environment.json" in names or "launcher" in files.read_stored(path)
-    else:
-        is_run = "metrics.jsonl" in names
-    if others and not is_run:
+    kept = "config.json" in names and ("environment.json" in names or "launcher" in files.read_stored(path))
+    if others and not (kept or "metrics.jsonl" in names):
         some = ", ".join(others[:3]) + ", ..." * (len(others) > 3)
         raise ValueError(f"{path} is not the folder of a run and holds {some}: choose another --out, or an empty folder")
 
@@ -149,13 +135,10 @@ def environment() -> dict[str, Any]:
         commit = ""
     return {
         "command": [*command_name().split(), *sys.argv[1:]],
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "commit": commit or None,
+        "python": platform.python_version(), "platform": platform.platform(), "cores": os.cpu_count(), "commit": commit or None,
         "devices": [str(device.device_kind) for device in jax.devices()],
         "versions": {name: metadata.version(name) for name in _libraries},
-    }
+    }  # fmt: skip
 
 
 Part = tuple[Row, Callable[[], Iterable[Row]]]
@@ -164,28 +147,22 @@ Part = tuple[Row, Callable[[], Iterable[Row]]]
 class Experiment(NamedTuple):
     """An experiment, `python -m launch.NAME`.
 
-    config: a frozen dataclass with the fields `out` and `resume`; its docstring is the first line of the report.
-    measure: `(config, folder) -> (key, part) ...`. A part computes some rows, to which the fields of the key are added. A part
-        whose key is in a row of the run is skipped, so that a run can be resumed and extended.
-    check: refuses a configuration before anything is written; may return a replacement.
-    extend: fields of the configuration that a resumed run may change.
-    after: called with the config and the folder after all parts, before the report.
+    measure(config, folder) yields pairs such as `{"radius": K}, lambda: [{"loss": loss_of(K)}]`: a key, and a part that
+    computes rows, to which the key is added. A part whose key is in a row of the run is skipped: runs can be extended.
     """
 
     name: str
-    config: Any
+    config: Any  # a frozen dataclass with the fields `out` and `resume`; its docstring begins the report
     measure: Callable[[Any, RunFolder], Iterable[Part]]
     views: Sequence[View]
     presets: Mapping[str, Preset] = {}
-    check: Callable[[Any], Any] = lambda config: None
-    extend: Sequence[str] = ()
+    check: Callable[[Any], Any] = lambda config: None  # refuses a configuration, or returns another one
+    extend: Sequence[str] = ()  # fields that a resumed run may change
     title: str = ""
-    after: Callable[[Any, RunFolder], None] = lambda config, folder: None
 
     def run(self, config: Any) -> dict[str, Any]:
         """Compute missing parts, write the report, and print the first table."""
-        start = time.perf_counter()
-        config = self.check(config) or config
+        start, config = time.perf_counter(), self.check(config) or config
         folder = RunFolder(config.out, config, resume=config.resume, extend=self.extend, experiment=self.name)
         try:
             for key, part in self.measure(config, folder):
@@ -197,7 +174,6 @@ class Experiment(NamedTuple):
             raise
         if not is_first():
             return {}
-        self.after(config, folder)
         report = self.report(folder.path)
         for table in [view for view in self.views if isinstance(view, Table)][:1]:
             show(rich_table(*table.content(read_results(folder.path))))
@@ -214,6 +190,6 @@ class Experiment(NamedTuple):
         path.write_text("\n".join([*(line for line, before in zip(lines, ["-", *lines], strict=False) if line or before), ""]))
         return path
 
-    def main(self, argv: Sequence[str] | None = None, *, description: str = "") -> int:
+    def main(self, argv: Sequence[str] | None = None) -> int:
         """Entry point of the command line."""
-        return entry_point(self.run, self.config, description or self.config.__doc__, self.presets, experiment=self.name)(argv)
+        return entry_point(self.run, self.config, self.config.__doc__, self.presets, experiment=self.name)(argv)

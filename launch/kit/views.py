@@ -1,7 +1,4 @@
-"""Rows of results, and their views: tables and figures for terminal, report and docs.
-
-A view is a function `Results -> lines of Markdown`, which also draws its figure: a `Table`, `Lines`, or any other function.
-"""
+"""Rows of results, and views: functions `Results -> Markdown lines` that draw figures."""
 
 import contextlib
 import itertools
@@ -189,13 +186,9 @@ def _selected(rows: Select, results: Results) -> list[Row]:
 
 
 class Table(NamedTuple):
-    """A table of rows with a note; empty ones and empty columns are omitted.
+    """A table of rows with a note; empty ones and empty columns are omitted."""
 
-    columns: or a function of the rows; default, all fields. rows: values of fields that select rows, or a function of the
-    results.
-    """
-
-    columns: Sequence[Column] | Callable[[list[Row]], Sequence[Column]] = ()
+    columns: Sequence[Column] | Callable[[list[Row]], Sequence[Column]] = ()  # default, all fields
     rows: Select = {}
     note: str = ""
 
@@ -245,11 +238,10 @@ class Lines(NamedTuple):
     """`y` against `x` by seaborn: a line per `hue`, in a panel per `panel`.
 
     Several numbers at one x, such as seeds, are their mean and a band of their range. x and y may be lists, of a
-    curve, and y of lists over seeds. A row without x is a dashed line across. Rows without y are left out. Fields are names, or
-    functions of a row. Several y, with labels, are rows with the fields `measure` and `value`.
+    curve, and y of lists over seeds. A row without x is a dashed line across. Rows without y are left out. Several y, with
+    labels, are rows with the fields `measure` and `value`.
 
-    name: of the figure's file. rows: values of fields that select rows, or a function of the results. colours, dashes: by hue.
-    axes, by_panel: of `ax.set`, for all panels and by title. size: inches of a panel.
+    name: of the figure's file. colours, dashes: by hue. axes, by_panel: of `ax.set`, for all panels and by title. size: inches.
     """
 
     name: str
@@ -269,15 +261,15 @@ class Lines(NamedTuple):
         """Draw the figure, and the line that shows it."""
         import pandas as pd
 
-        rows, y = _selected(self.rows, results), "value" if isinstance(self.y, Mapping) else self.y
-        if isinstance(self.y, Mapping):
-            rows = [{**row, "measure": label, "value": row.get(name)} for name, label in self.y.items() for row in rows]
+        rows, y = _selected(self.rows, results), self.y
+        if isinstance(y, Mapping):
+            rows = [{**row, "measure": label, "value": row.get(name)} for name, label in y.items() for row in rows]
+            y = "value"
         points = []
         for row in rows:
             hue, panel = (str(_getter(field)(row)) if field else "" for field in (self.hue, self.panel))
             points.append({"x": _getter(self.x)(row), "y": _getter(y)(row), "hue": hue, "panel": panel})
-        points = [point for point in points if point["y"] is not None]
-        if not points:
+        if not (points := [point for point in points if point["y"] is not None]):
             return []
         curves = any(isinstance(point["x"], Sequence) for point in points)
         frame = pd.DataFrame(points).explode(["x", "y"] if curves else ["y"]).explode("y").astype({"x": float, "y": float})
@@ -313,8 +305,7 @@ class Lines(NamedTuple):
             for which in ("x", "y"):
                 values, scale = np.array(frame.loc[frame.panel == title, which], float), getattr(ax, f"get_{which}scale")()
                 if scale == "log" and (values <= 0).any():  # linear near 0
-                    linear = min(values[values > 0], default=1.0)
-                    getattr(ax, f"set_{which}scale")("symlog", linthresh=linear)
+                    getattr(ax, f"set_{which}scale")("symlog", linthresh=min(values[values > 0], default=1.0))
                 elif scale == "log":
                     log_ticks(ax, which, {*values[values > 0]} if which == "x" else ())
                 elif which == "x":

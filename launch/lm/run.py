@@ -1,7 +1,4 @@
-"""The whole job of launch.lm, from flags to report.
-
-It reads the text, counts it, measures every model, and tests the chosen ones; or it makes a forecast.
-"""
+"""The experiment of launch.lm: text to counts, models, rows, tests; or a forecast."""
 
 import functools
 import hashlib
@@ -19,23 +16,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer, Real
+from matplotlib.colors import LogNorm
+from matplotlib.ticker import NullLocator
 from rich.markup import escape
 
 from jexplicit.counts import count, count_sparse, read_tables
 from jexplicit.data import text as corpora
 from jexplicit.data.streams import TokenizedCorpus, distinct_contexts, read_shards, read_sizes, tokenize_corpus
-from jexplicit.data.text import (
-    Corpus,
-    Documents,
-    TextSizes,
-    split_at_end,
-)
+from jexplicit.data.text import Corpus, Documents, TextSizes, split_at_end
 from jexplicit.data.tokenizers import PAD, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm import evaluation
 from jexplicit.lm.counted.contexts import window_of
 from jexplicit.lm.counted.model import CONTEXTS, WORDS, contexts_radius, fit_bytes
 from jexplicit.lm.evaluation import AnyModel
-from jexplicit.lm.fit import OPTIONS, ORDER, choose_tables, fit_model
+from jexplicit.lm.fit import METHODS, OPTIONS, ORDER, choose_tables, fit_model
 from jexplicit.lm.layers import target_counts, with_targets
 from jexplicit.lm.model import LanguageModel, is_token_model, sampled_positions
 from jexplicit.lm.names import Features, FitOptions, label
@@ -44,16 +38,22 @@ from jexplicit.lm.training_text import Options, TrainingText, Watch
 from jexplicit.runs import devices
 from jexplicit.runs.files import host_bytes, parse_bytes, peak_bytes, refuses, trim_heap, write_json
 from jexplicit.runs.progress import console, print_hint, show, si_format, stage
-from launch.kit.command import as_typed, check_text
+from launch.kit.command import as_installed
 from launch.kit.experiment import Experiment, Part, RunFolder
-from launch.kit.views import Column, Row, groups, rich_table, where
-from launch.lm.config import GROWING, PRESETS, Config
-from launch.lm.views import VIEWS, repetition, scaling_file
+from launch.kit.text import check_text
+from launch.kit.views import Column, Lines, Results, Row, Table, View, figure, groups, pivot, rich_table, section, texts, where
+from launch.lm import PRESETS, Config
 
 _of_processes = (*FROM_COUNTS, "ngram")  # methods of several processes
 _of_sparse = (*_of_processes, "context-mixing")  # methods that have models of sparse tables
+_not_by_dev = [method for method in METHODS if method not in ("cold", "warm")]  # methods that do not stop by the dev text
 _unchanged = (Config(out=""), *(preset.config for preset in PRESETS.values()))  # flags that nobody gave
 _given = ("methods", "features", "radius", "history")  # each with a value at least
+_growing = (*_given, "samples", "train_sample", "dev_sample", "test")  # with more of these a finished run may continue
+_block = 1000  # predictions of a single document, which is resampled in blocks
+_positions_one_by_one = 20_000  # of the train perplexity of models that are read position by position
+_scaling_positions = 100_000  # at most, that the figure of the scaling assumption averages over at K > 1
+_once_at_1 = ("delta", "cold", "warm", "optimum")  # at K = 1 Sum and Cat are one model
 
 
 @refuses
@@ -62,23 +62,25 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     kind, _, name = config.corpus.partition(":")
     methods, corpus = set(config.methods), f"--corpus {config.corpus}"
     words = {name: " ".join(map(str, getattr(config, name))) for name in _given}
-    known = kind == "shards" if name else kind in ("docs", "text")
-    yield not known, f"{corpus}: choose docs, text or shards:DIR"
+    yield not (kind == "shards" if name else kind in ("docs", "text")), f"{corpus}: choose docs, text or shards:DIR"
     if config.coordinator is not None:
         devices.check_process(config.coordinator, config.num_processes, config.process_id)
-        yield _beyond("--methods", config.methods, _of_processes, "--coordinator")
-        alone = "one process measures it; give it to the finished run, --resume --test FILES without --coordinator"
-        yield config.test, f"--test {' '.join(config.test)} with --coordinator: {alone}"
     else:
         alone = f"--num-processes {config.num_processes} --process-id {config.process_id}"
         yield (config.num_processes, config.process_id) != (None, None), f"{alone} without --coordinator HOST:PORT"
-    if config.memory is not None:
-        parse_bytes(config.memory)
-    if config.shards:
-        made = {"--tokenizer": config.tokenizer != "bpe", "--vocab-size": config.vocab_size, "--limit": config.limit}
-        flags = " ".join(flag for flag, given in made.items() if given)
-        yield flags, f"{flags} with {corpus}: shards are tokenised already; give these flags to launch.shards"
-        yield _beyond("--methods", config.methods, _of_sparse, "--corpus shards:DIR")
+    _memory(config)  # which refuses what is no size
+    by_one = "one process measures it; give it to the finished run, --resume --test FILES without --coordinator"
+    tokenised, files = "shards are tokenised already; give these flags to launch.shards", "give --train, --dev and --test FILES"
+    again = "--split dev-test, which fits models again on dev"
+    for here, place, served, excluded, why in (
+        (config.coordinator, "--coordinator", _of_processes, ("test",), by_one),
+        (config.shards, "--corpus shards:DIR", _of_sparse, ("tokenizer", "vocab_size", "limit"), tokenised),
+        (config.split == "dev-test", again, _not_by_dev, ("test", "limit", "memory", "coordinator"), files),
+    ):
+        given = " ".join(_flag(name) for name in excluded if getattr(config, name) != getattr(_unchanged[0], name))
+        yield here and given, f"{given} with {place}: {why}"
+        others = " ".join(method for method in config.methods if method not in served)
+        yield here and others, f"--methods {others} with {place}: use --methods {' '.join(served)} there"
     check_text(config)
     _check_test_files(config)
     for name in _given:
@@ -90,33 +92,26 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     yield past, f"--history {words['history']} with --methods {words['methods']}: {reads}"
     unsplit = config.split != "blocks" and (config.dev or not config.train)
     yield unsplit, f"--split {config.split}: it splits the files of --train, without --dev"
-    if config.split == "dev-test":
-        refused = {"--test": config.test, "--limit": config.limit, "--memory": config.memory}
-        refused |= {"--coordinator": config.coordinator}
-        refused |= {f"--methods {method}": method in methods for method in ("cold", "warm")}  # which stop on the dev text
-        flags = " ".join(flag for flag, given in refused.items() if given)
-        yield flags, f"{flags} with --split dev-test, which fits models again on dev: give --train, --dev and --test FILES"
     far = "optimum" in methods and 1 not in config.radius
     yield far, f"--methods optimum with --radius {words['radius']}: it has a closed form at K = 1 only; add --radius 1"
     for name in ("features", "radius", *(field.name for field in fields(FitOptions))):
         users, value = [method for method in OPTIONS if name in OPTIONS[method]], getattr(config, name)
         unused = not config.resume and methods.isdisjoint(users) and all(value != getattr(own, name) for own in _unchanged)
-        flag = f"--{name.replace('_', '-')} {words.get(name, value)} with --methods {words['methods']}"
-        yield unused, f"{flag}, which do not use it; methods that do: {', '.join(users)}"
+        given = f"{_flag(name)} {words.get(name, value)} with --methods {words['methods']}"
+        yield unused, f"{given}, which do not use it; methods that do: {', '.join(users)}"
 
 
-def _beyond(flag: str, given: Sequence[str], served: Sequence[str], where: str) -> tuple[Any, str]:
-    others = sorted(set(given) - set(served))
-    return others, f"{flag} {' '.join(others)} with {where}: use {flag} {' '.join(served)} there"
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Measure every model in a run folder, or only a forecast."""
+    """Measure every model in a run folder, or make only a forecast."""
     check(config)
     config = replace(config, corpus="text") if config.train else config
     devices.request_devices(config.devices)
     if config.dry_run:
-        return forecast(config)
+        return _forecast(config)
     place = None  # of one of several processes, held until the result is there
     if config.coordinator is not None:
         place = devices.lock_run_folder(config.out, config.process_id) if config.process_id is not None else None
@@ -126,11 +121,8 @@ def run(config: Config) -> dict[str, Any]:
     presented = EXPERIMENT.run(config)
     if devices.is_first():
         said, page = shlex.quote(config.out), shlex.quote(f"{config.out}/explain.html")
-        for line in (
-            f'next: python -m launch.sample --run {said} --history none --prompt "Return the"',
-            f'      python -m launch.explain --run {said} --text "the list is sorted" --html {page}',
-        ):
-            print_hint(as_typed(line))
+        print_hint(as_installed(f'next: launch.sample --run {said} --history none --prompt "Return the"'))
+        print_hint(as_installed(f'      launch.explain --run {said} --text "the list is sorted" --html {page}'))
     del place
     return presented
 
@@ -142,8 +134,7 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     console.print(f"[bold]language models[/] on {processes}{mesh.size} x {mesh.devices.flat[0].device_kind}")
     text, source = read_text(config, folder)
     tests = _read_tests(config, folder, text.tokenizer)
-    N = text.tokenizer.vocab_size
-    tables = _kind_of_tables(config, N)
+    tables = _kind_of_tables(config, text.tokenizer.vocab_size)
     _check_fit(config, text)
     devices.check_equal_across_processes("choice of --tables, as they have other memory,", tables)
     training, seconds = _count_or_load(config, folder, text, mesh, tables)
@@ -151,17 +142,12 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     seen = text.dev_in_train and text.dev_in_train._asdict()
     about = {
         "train_tokens": int(training.known_counts(1)[0].sum(axis=0, dtype=np.int64)[PAD + 1 :].sum()),  # all but <pad>
-        "dev_tokens": int(np.count_nonzero(text.dev)),
-        "vocab_size": N,
-        "count_seconds": seconds,
-        **source,
-        "corpus_about": corpora.about_corpus(config.corpus),
+        "dev_tokens": int(np.count_nonzero(text.dev)), "vocab_size": training.vocab_size, "count_seconds": seconds,
+        **source, "corpus_about": corpora.about_corpus(config.corpus), "unknown_share": evaluation.unknown_share(text.dev),
         **{f"dev_{name}": value for name, value in sizes.items()},
-        "unknown_share": evaluation.unknown_share(text.dev),
-        "dev_in_train": seen and seen["documents"],
-        "dev_bytes_in_train": seen and seen["bytes"],
-    }
-    if note := repetition(about):
+        "dev_in_train": seen and seen["documents"], "dev_bytes_in_train": seen and seen["bytes"],
+    }  # fmt: skip
+    if note := _repetition(about):
         console.print(f"[bold yellow]warning:[/] {note}", soft_wrap=True)
     job = _ModelRun(config, folder, text, training, mesh, tables, about)
     for name in _wanted_models(config):
@@ -169,17 +155,16 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
     devices.barrier("rows")
     training.forget()  # the best models are read again
     _measure_tests(job, *tests)
+    if devices.is_first():
+        _write_samples(config, folder)
 
 
-def finish(config: Config, folder: RunFolder) -> None:
-    """Sample from the model with the lowest dev perplexity.
-
-    A model that counts what it reads counts its own samples, and repeats itself: where there is another one, that is sampled.
-    """
+def _write_samples(config: Config, folder: RunFolder) -> None:
+    """Sample from the best model on dev, an adaptive one only without others."""
     samples = []
     if config.samples:
         rows = model_rows(folder.path)
-        calm = [row for row in rows if not row["history"].startswith("adaptive")] or rows
+        calm = [row for row in rows if not row["history"].startswith("adaptive")] or rows  # these count their own samples
         best = load_row(folder.path, min(calm, key=lambda row: row["dev_perplexity"]))
         options: Any = {"length": 400 if best.tokenizer.kind == "char" else 40, "temperature": 0.8, "top_k": 50}
         samples = best.generate([""] * config.samples, seed=config.seed, **options)
@@ -221,6 +206,11 @@ def read_text(config: Config, folder: RunFolder) -> tuple[TokenizedCorpus, dict[
     return text, {"corpus": name, "corpus_sha256": sha256}
 
 
+def _memory(config: Config) -> float:
+    """The bytes that a run may take."""
+    return parse_bytes(config.memory) if config.memory else host_bytes()
+
+
 def _mixing_bytes(config: Config, tokenizer: Tokenizer, counts: np.ndarray) -> int:
     """About the memory that a fit of context mixing takes; without one, 0."""
     contexts = CONTEXTS.get(tokenizer.kind, WORDS)
@@ -229,8 +219,7 @@ def _mixing_bytes(config: Config, tokenizer: Tokenizer, counts: np.ndarray) -> i
 
 def _kind_of_tables(config: Config, vocab_size: int) -> str:
     """dense or sparse tables, as the methods, --tables and the memory allow."""
-    memory = parse_bytes(config.memory) if config.memory else host_bytes()
-    auto = choose_tables(config.methods, vocab_size, max(config.radius), memory)
+    auto = choose_tables(config.methods, vocab_size, max(config.radius), _memory(config))
     tables = auto if config.tables == "auto" else config.tables
     if tables == "sparse" and (others := set(config.methods) - set(_of_sparse)):
         remedy = f"these work only with {', '.join(_of_sparse)}; use --tables dense or a smaller --vocab-size"
@@ -242,13 +231,11 @@ def _check_fit(config: Config, text: TokenizedCorpus) -> None:
     """Refuse text that is too small, or too long for the memory."""
     if not isinstance(text.train, np.ndarray):  # shards are too many to look through
         return
-    lengths = np.diff(np.flatnonzero(text.train == PAD)) - 1
-    counts = np.bincount(text.train[text.train != PAD])
+    lengths, counts = np.diff(np.flatnonzero(text.train == PAD)) - 1, np.bincount(text.train[text.train != PAD])
     if len(np.unique(counts)) <= 2:  # 0, and one number
         raise ValueError(f"a training text of {lengths.sum()} tokens that all occur equally often: give more text")
     _check_radius(config, lengths)
-    needed = _mixing_bytes(config, text.tokenizer, counts)
-    if needed > (budget := parse_bytes(config.memory) if config.memory else host_bytes()):
+    if (needed := _mixing_bytes(config, text.tokenizer, counts)) > (budget := _memory(config)):
         what = f"{lengths.sum():,} tokens takes about {needed / 1e9:.1f} GB and may have {budget / 1e9:.1f} GB"
         raise ValueError(f"context mixing of {what}: allow more with --memory, or read less with --limit")
 
@@ -265,7 +252,6 @@ def _count_or_load(
 ) -> tuple[TrainingText, float]:
     """The text with its counts, new or resumed, and their seconds."""
     K, N, path, sparse = max(config.radius), text.tokenizer.vocab_size, folder.path, kind == "sparse"
-    shape: Any = {"eos": config.eos, "mesh": mesh, "tokenizer": text.tokenizer}
     counts: Any = load_counts(path, sparse=sparse)
     if len(counts) >= K:
         seconds = folder.events("count")[-1]["seconds"]
@@ -280,22 +266,18 @@ def _count_or_load(
             elif sparse:
                 counts = count_sparse(text.train, **options)
             else:
-                memory = parse_bytes(config.memory) if config.memory else None
-                within = devices.within_memory(mesh, memory, 4 * K * N**2, K) if memory else mesh
+                within = devices.within_memory(mesh, int(_memory(config)), 4 * K * N**2, K) if config.memory else mesh
                 counts = count(text.train, mesh=within, **options)
         seconds = time.perf_counter() - start
         about = {"positions": len(text.train) - 1, "radius": K, "peak_bytes": peak_bytes(), "tables": kind}
         folder.log(event="count", seconds=seconds, **about)
         save_counts(path, counts)
-    return TrainingText(text.train, N, **{"sparse_counts" if sparse else "counts": counts}, **shape), seconds
-
-
-_positions_one_by_one = 20_000  # of the train perplexity of models that are read position by position
-_once_at_1 = ("delta", "cold", "warm", "optimum")  # at K = 1 Sum and Cat are one model
+    known: Any = {"sparse_counts" if sparse else "counts": counts}
+    return TrainingText(text.train, N, eos=config.eos, mesh=mesh, tokenizer=text.tokenizer, **known), seconds
 
 
 class _ModelRun(NamedTuple):
-    """What every measured model needs."""
+    """The shared input of all measurements."""
 
     config: Config
     folder: RunFolder
@@ -370,14 +352,10 @@ def _evaluate_model(job: _ModelRun, name: Row, model: AnyModel) -> Row:
     in_all = evaluation.positions_in_all(job.text.dev, eos=config.eos)  # a sample stands for all of them
     spelled = evaluation.spelling(job.text.tokenizer, job.text.dev, job.text.dev_sizes)
     return {
-        "train_perplexity": train.perplexity,
-        "dev_loss": dev.loss,
-        "dev_perplexity": dev.perplexity,
-        "train_positions": train.positions,
-        "dev_positions": dev.positions,
+        "train_perplexity": train.perplexity, "dev_loss": dev.loss, "dev_perplexity": dev.perplexity,
+        "train_positions": train.positions, "dev_positions": dev.positions, "eval_seconds": time.perf_counter() - start,
         **evaluation.comparable_measures(dev.loss * in_all + spelled, job.text.dev_sizes),
-        "eval_seconds": time.perf_counter() - start,
-    }
+    }  # fmt: skip
 
 
 def _measure_scaling(job: _ModelRun, model: LanguageModel) -> dict[str, Any]:
@@ -388,13 +366,13 @@ def _measure_scaling(job: _ModelRun, model: LanguageModel) -> dict[str, Any]:
         n = with_targets(C[0], eos=config.eos).sum(axis=1, dtype=np.int64)
         X, times = np.flatnonzero(n)[:, None], n[n > 0]
     else:
-        options: Any = {"eos": config.eos, "sample": config.scaling_sample, "seed": config.seed}
-        X, _ = sampled_positions(job.text.train, radius, job.training.vocab_size, **options)
-        times = None
+        sample = min(_scaling_positions, config.train_sample or _scaling_positions)
+        shape: Any = {"eos": config.eos, "sample": sample, "seed": config.seed}
+        X, times = sampled_positions(job.text.train, radius, job.training.vocab_size, **shape)[0], None
     f = target_counts(C, eos=config.eos)
     log_means = log_mean_cooccurrences(model, f, X, times)
     if devices.is_first():
-        path = job.folder.path / scaling_file(features, radius)
+        path = job.folder.path / _scaling_file(features, radius)
         path.parent.mkdir(exist_ok=True)
         np.savez_compressed(path, f=f, log_means=log_means)
     slope, intercept = fit_scaling(f, log_means)
@@ -409,8 +387,8 @@ def log_mean_cooccurrences(
 ) -> Float[np.ndarray, " N"]:
     """`log <E_G[F_i]>`, `<E_G[F_i]> = ((1/M) sum_m prod_d F[d, i]^H[m, d])^(1/K)` (Eq. 11-14).
 
-    As the logits are `log prod_d F[d, i]^H[m, d]` less `(K - 1) log(sum_d F[d, i])`, and `sum_d F[d, i] = K f_i`, it follows
-    from the model's own tables. f: [N] counts of the targets; n: [M] how often each context counts, default once.
+    The logits are `log prod_d F[d, i]^H[m, d]` less `(K - 1) log(sum_d F[d, i])`, and `sum_d F[d, i] = K f_i`.
+    f: counts of the targets; n: how often each context counts, default once.
     """
     K, block = model.radius, 512
     distinct, n = distinct_contexts(X, ordered=model.ordered) if n is None else (X, n)
@@ -448,9 +426,6 @@ def _log_mean_exp_logits(model: LanguageModel, X: Array, log_weights: Array) -> 
 
     start = jnp.full(model.vocab_size, -jnp.inf, model.tables[0].dtype)
     return jax.lax.scan(add_block, start, (X, log_weights))[0]
-
-
-_block = 1000  # predictions of a single document, which is resampled in blocks
 
 
 def _read_tests(config: Config, folder: RunFolder, tokenizer: Tokenizer) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
@@ -518,22 +493,20 @@ def _test_fields(losses: Sequence[evaluation.DocumentLosses], *streams: np.ndarr
 # The forecast of --dry-run
 
 _documents = 1_000  # of the part that is tokenised
-_positions = 20_000  # of the part that is fitted on
+_positions = 20_000  # of the part that is counted
 _pair_bytes = 12  # of a pair in sparse counts: two ids and a number
 _stored_bytes = 3  # of a pair that occurs, in a checkpoint of dense counts, which is compressed
-_passes = {"iterative-scaling": "sweeps", "cold": "epochs", "warm": "epochs"}  # options with the passes that a fit makes
-_fixed = ("unigram", "bigram", "explicit", "log-linear")  # solved from counts: not longer for more text
 
 
-def forecast(config: Config) -> dict[str, Any]:
-    """Estimate, show the estimate as a table, and return it."""
+def _forecast(config: Config) -> dict[str, Any]:
+    """Estimate tokens, memory and disk space, and show them as a table."""
     if config.shards:
-        shards, seconds, share = read_shards(config.shards / "train"), 0.0, 0.0
+        shards, share = read_shards(config.shards / "train"), 0.0
         tokenizer, stream = Tokenizer.load(config.shards / "tokenizer.model"), shards[: min(len(shards), 50 * _positions)]
         documents, tokens = shards.documents, len(shards)
     else:
         texts = read_corpus(config).train
-        documents, part, start = len(texts), texts[:: max(1, len(texts) // _documents)], time.perf_counter()
+        documents, part = len(texts), texts[:: max(1, len(texts) // _documents)]
         try:
             tokenizer = make_tokenizer(config.tokenizer, part, config.vocab_size)
         except ValueError:  # a vocabulary that this part is too small for
@@ -541,58 +514,155 @@ def forecast(config: Config) -> dict[str, Any]:
             tokenizer = make_tokenizer(config.tokenizer, part, config.vocab_size)
         stream = encode_documents(tokenizer, part)
         share = sum(map(len, texts)) / max(sum(map(len, part)), 1)
-        tokens, seconds = int(len(stream) * share), (time.perf_counter() - start) * share
-    N = tokenizer.vocab_size
-    kind, K = _kind_of_tables(config, N), max(config.radius)
-    ends = np.flatnonzero(stream == PAD)[1:]
+        tokens = int(len(stream) * share)
+    N, K = tokenizer.vocab_size, max(config.radius)
+    kind, ends = _kind_of_tables(config, N), np.flatnonzero(stream == PAD)[1:]
     if share == 1:  # all documents are read
         _check_radius(config, np.diff(ends, prepend=0) - 1)
     end = int(ends[min(np.searchsorted(ends, _positions), len(ends) - 1)])  # whole documents, if they are not long
     stream = np.append(stream[: min(end, 2 * _positions)], stream[:1])
-    grows, start = tokens / len(stream), time.perf_counter()
-    tables = count_sparse(stream, radius=K, vocab_size=N)
-    counting = (time.perf_counter() - start) * grows
+    grows, tables = tokens / len(stream), count_sparse(stream, radius=K, vocab_size=N)
     pairs = sum(table.nnz for table in tables) * grows**0.7  # Heaps' law: distinct pairs grow more slowly than text
     table_bytes = _pair_bytes * pairs if kind == "sparse" else 4 * K * N**2
-    models = list(_wanted_models(config))
-    shape: Any = {"eos": config.eos, "tokenizer": tokenizer, "sparse_counts": tables if kind == "sparse" else ()}
-    fitting = sum(_model_seconds(config, name, TrainingText(stream, N, **shape), tokens) for name in models)
-    saved = sum(name["method"] not in FROM_COUNTS for name in models)
+    saved = sum(name["method"] not in FROM_COUNTS for name in _wanted_models(config))
     memory = devices.RUNTIME_BYTES + (6 if kind == "dense" else 3) * table_bytes + 4 * tokens
     found = {
-        "documents": documents,
-        "tokens": tokens - documents - 1,  # without <pad>
-        "vocab_size": N,
-        "tables": kind,
+        "documents": documents, "tokens": tokens - documents - 1, "vocab_size": N, "tables": kind,  # tokens but <pad>
         "memory_bytes": max(memory, _mixing_bytes(config, tokenizer, (grows * np.bincount(stream)).astype(int))),
         "disk_bytes": saved * table_bytes + (_pair_bytes if kind == "sparse" else _stored_bytes) * pairs,
-        "tokenising_seconds": seconds,
-        "counting_seconds": counting,
-        "models_seconds": fitting,
-        "seconds": seconds + counting + fitting,
-    }
+    }  # fmt: skip
     columns = Column("", lambda row: row[0].replace("_", " ")), Column("estimate", lambda row: row[1])
     rows: Any = [(name, value if isinstance(value, str) else si_format(value)) for name, value in found.items()]
     show(rich_table(columns, rows, title="a forecast; nothing is written"))
     return found
 
 
-def _model_seconds(config: Config, name: Row, text: TrainingText, tokens: int) -> float:
-    """Seconds to fit and evaluate the whole text, from a part."""
-    method, stream, seconds, passes = name["method"], text.in_memory, [], _passes.get(name["method"])
-    options = replace(_options_of(config, name), **({passes: 1} if passes else {}))
-    for _ in range(2):  # the second time without compilation
-        text.forget()
-        start = time.perf_counter()
-        model = fit_model(method, text, options, Watch(dev=stream)).model
-        middle = time.perf_counter()
-        evaluation.evaluate(model, stream)
-        seconds.append((middle - start, time.perf_counter() - middle))
-    (first_fit, first_reading), (fitted, read) = seconds
-    compiling = max(0.0, first_fit - fitted) + max(0.0, first_reading - read)
-    longer = (getattr(config, passes) if passes else 1) * (1.0 if method in _fixed else tokens / len(stream))
-    drawn = tokens if name["radius"] == 1 else min(tokens, config.train_sample or tokens) + tokens / 10
-    return compiling + fitted * longer + read * drawn / len(stream)
+# Tables and figures, also of the docs
+
+_much = 0.01  # of the dev documents in train: worth a warning
+_parts = {"train_perplexity": "train", "dev_perplexity": "dev"}
+_trained, _swept = ("delta", "cold", "warm", "optimum"), ("log-linear", "iterative-scaling")
+_log: Any = {"xscale": "log", "yscale": "log", "ylabel": "perplexity"}
 
 
-EXPERIMENT = Experiment("lm", Config, measure, VIEWS, PRESETS, extend=GROWING, title="Language models", after=finish)
+def _scaling_file(features: str, radius: int) -> str:
+    """The file of a model's scaling points: f and log_means [N]."""
+    return f"scaling/{features}_{radius}.npz"
+
+
+def _repetition(row: Row) -> str:
+    """A warning if 1 % of the dev documents occur in train."""
+    if (row.get("dev_in_train") or 0) < _much:
+        return ""
+    shares = f"{row['dev_in_train']:.1%} of the dev documents, {row['dev_bytes_in_train']:.1%} of the dev bytes,"
+    return f"{shares} stand in train word for word: the dev numbers are better than those of new text"
+
+
+def _about(results: Results) -> list[str]:
+    """The text of a run, with unknown tokens and repeated documents."""
+    row, warning, unknown = results.rows[0], _repetition(results.rows[0]), results.rows[0]["unknown_share"]
+    about = f"{row['corpus_about']}; " if row.get("corpus_about") else ""
+    sizes = f"{row['train_tokens']:,} train and {row['dev_tokens']:,} dev tokens, sha256 `{row['corpus_sha256'][:16]}`"
+    counting = f"{results.config['tokenizer']} vocabulary of {row['vocab_size']:,}, counted in {row['count_seconds']:.2f} s"
+    lines = [f"Corpus `{row['corpus']}` ({about}{sizes}); {counting}.", f"{unknown:.2%} of the dev tokens are `<unk>`."]
+    return [*lines, *([f"**Warning:** {warning}."] if warning else []), ""]
+
+
+def _model(row: Row) -> str:
+    return "Sum = Cat, K = 1" if row["radius"] == 1 else f"{row['features'].capitalize()}, K = {row['radius']}"
+
+
+_test = (Column("test nats", "test_loss", ".4f"), Column("±", "test_loss_se", ".4f"))
+RESULTS = Table(
+    [
+        Column("model", label), Column("train", "train_perplexity", ".1f"), Column("dev", "dev_perplexity", ".1f"),
+        Column("nats", lambda row: np.log(row["dev_perplexity"]), ".4f"),
+        Column("bits per byte", "bits_per_byte", ".3f"), Column("word perplexity", "word_perplexity", ",.1f"),
+        Column("test", "test_perplexity", ".1f"), *_test, Column("fitted numbers", "scalars", "d"),
+        Column("MB", "bytes", ",.1f", 1e-6), Column("solve s", "solve_seconds", ".2f"),
+        Column("eval s", "eval_seconds", ".2f"), Column("slope", "scaling_slope", ".3f"),
+    ],
+    note="""\
+Perplexity per token. *Nats*, *bits per byte* and *word perplexity* are of dev; the last two compare with other tokenizers and
+with lm-evaluation-harness. *Test* is measured once, of the models that dev chose; ± is the standard error of its nats over
+documents. The solution assumes a *slope* of 1 of mean co-occurrences by counts (Eq. 12-14).""",
+)  # fmt: skip
+TESTS = Table(
+    [
+        Column("model", label), Column("file", "file"), Column("documents", "test_documents", ","),
+        Column("positions", "test_positions", ","), Column("perplexity", "test_perplexity", ".1f"), *_test,
+    ],
+    lambda results: results.events("test", "method", "features", "radius", "history", "file"),
+    note="The test text by file, each of which is a text of its own.",
+)  # fmt: skip
+
+
+def _of_methods(lines: list[Row]) -> Sequence[Column]:
+    methods = dict.fromkeys(name.removesuffix(" pair") for line in lines for name in line if name.endswith(" pair"))
+    epochs, delta = Column("epochs", "cold epochs", "d"), Column("δ", "delta delta", ".3f")
+    return [Column("model", "model"), epochs, *(Column(method, f"{method} pair") for method in methods), delta]
+
+
+def _pairs(results: Results) -> list[Row]:
+    """Train / dev perplexity by model and method."""
+    pair = "{train_perplexity:.1f} / {dev_perplexity:.1f}"
+    rows = [{**row, "model": _model(row), "pair": pair.format(**row)} for row in where(results.rows, **_compared)]
+    return pivot(rows, "model", "method")
+
+
+_compared = {"method": ("explicit", *_trained, *_swept)}
+BY_METHOD = Table(_of_methods, _pairs)
+
+
+def _line(row: Row) -> str:
+    return label(row) if row["features"] == "none" else f"{row['method']}, {row['features']}"
+
+
+def _loss_curves(results: Results) -> list[Row]:
+    """The epochs by features and part; both features share K = 1."""
+    epochs = results.events("epoch", "method", "features", "radius", "epoch")
+    return [
+        {**row, "model": f"{row['method']}, K = {row['radius']}", "y": row[name], "panel": f"{features.capitalize()}, {part}"}
+        for features, (name, part) in itertools.product(("sum", "cat"), _parts.items())
+        for row in epochs
+        if row["features"] == features or row["radius"] == 1
+    ]
+
+
+def _scaling(results: Results) -> list[str]:
+    """The scaling assumption (paper, Fig. 1 left), with the fitted line."""
+    rows = [row for row in results.rows if "scaling_slope" in row]
+    if not rows:
+        return []
+    columns, lines = min(len(rows), 3), -(-len(rows) // 3)
+    with figure(results.path / "figures" / "scaling.png", lines, columns, size=(3.6 * columns, 3.3 * lines)) as axes:
+        for ax, row in zip(axes.flat, rows, strict=False):
+            points, slope = np.load(results.path / _scaling_file(row["features"], row["radius"])), row["scaling_slope"]
+            f = points["f"][points["f"] > 0].astype(float)
+            means = np.exp(points["log_means"][points["f"] > 0].astype(float))
+            ax.hexbin(f, means, xscale="log", yscale="log", gridsize=45, mincnt=1, cmap="viridis", norm=LogNorm())
+            ends = np.array([f.min(), f.max()])
+            ax.plot(ends, np.exp(row["scaling_intercept"]) * ends**slope, color="#d55e00", label=f"fitted slope {slope:.3f}")
+            level = np.exp(np.log(means).mean() - np.log(f).mean())
+            ax.plot(ends, level * ends, "--", color="black", linewidth=1, label="slope 1 (assumed)")
+            ax.set(title=_model(row), xlabel="token count $f_i$", ylabel=r"$\langle E_G[F_i] \rangle$")
+            for axis in (ax.xaxis, ax.yaxis):  # of six panels they take seconds to lay out
+                axis.set_minor_locator(NullLocator())
+            ax.legend(fontsize=8, loc="lower right")
+    return ["![scaling assumption](figures/scaling.png)", ""]
+
+
+_by_radius = lambda row: None if row["features"] == "none" else row["radius"]  # noqa: E731  (other models are levels)
+PERPLEXITY = Lines("perplexity", _by_radius, _parts, _line, "measure", axes={**_log, "xlabel": "radius"}, sharey=True)
+_linear = {**_log, "xscale": "linear"}
+LOSS_CURVES = Lines("loss_curves", "epoch", "y", "model", "panel", _loss_curves, axes=_linear)
+_views: Sequence[View] = (
+    _about,
+    RESULTS,
+    TESTS,
+    PERPLEXITY,
+    section("Methods", BY_METHOD, LOSS_CURVES, **_compared),
+    _scaling,
+    texts("Sampled text", "samples.json"),
+)
+EXPERIMENT = Experiment("lm", Config, measure, _views, PRESETS, extend=_growing, title="Language models")

@@ -84,5 +84,3 @@ def test_errors_are_one_line_and_leave_no_index_and_without_beam_the_way_to_inst
     error = " ".join(capsys.readouterr().err.split())
     assert "dev.txt is not UTF-8 text" in error and "while running" not in error
     refused("no shards", read_shards, tmp_path / "out/dev")
-    assert main(["--out", str(tmp_path / "other"), *flags, "--runner", "NoSuchRunner"]) == 2
-    assert "NoSuchRunner" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -14,10 +15,9 @@ from reference import PAD, random_documents, stream_of, windows
 from refusals import refused
 from tables import refuse
 
-from jexplicit.counts import count
 from jexplicit.data import streams as module
 from jexplicit.data.streams import contexts, cut_documents, distinct_contexts, hold_out, read_shards, write_shards
-from jexplicit.data.text import Corpus, overlap, read_documents, sample_documents, text_sizes
+from jexplicit.data.text import read_documents, sample_documents
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.runs import files
 from launch.shards import main
@@ -38,9 +38,6 @@ def test_contexts_equal_the_loop_over_documents_on_the_host_and_on_devices():
         for host, device in zip(module.context_columns(x, K), module.context_columns(jax.device_put(x), K), strict=True):
             assert host.dtype == device.dtype == dtype
             np.testing.assert_array_equal(host, np.asarray(device))
-    X, Y = contexts(np.array([0, 5, 6, 7, 0, 8, 0], np.uint8), 3, eos=True)
-    assert Y.tolist() == [5, 6, 7, 0, 8, 0]
-    assert X.tolist() == [[0, 0, 0], [5, 0, 0], [6, 5, 0], [7, 6, 5], [0, 0, 0], [8, 0, 0]]  # by hand
 
 
 def test_the_largest_id_of_a_type_does_not_wrap():
@@ -55,26 +52,7 @@ def test_the_largest_id_of_a_type_does_not_wrap():
         assert (rest.tolist(), held.tolist()) == ([0, 1, 0, last, 0, 4, 0], [0, last, 0])
 
 
-def test_distinct_contexts_and_their_counts_make_up_all_contexts_however_often_a_row_stands():
-    X, _ = contexts(stream_of(DOCUMENTS), 3)
-    times = np.arange(len(X)) % 4
-    for rows, K in ((X, 3), (np.repeat(X, times, axis=0), 3), (np.random.default_rng(0).integers(0, 2**63, (99, 20)), 20)):
-        for ordered in (True, False):
-            own = rows if ordered else np.sort(rows, axis=1)
-            for found, expected in zip(
-                distinct_contexts(rows, ordered=ordered), np.unique(own, axis=0, return_counts=True), strict=True
-            ):
-                np.testing.assert_array_equal(found, expected)
-        assert [part.shape for part in distinct_contexts(rows[:0])] == [(0, K), (0,)]
-    repeated, weighed = distinct_contexts(np.repeat(X, times, axis=0)), distinct_contexts(X, times)
-    for one, other in zip(repeated, weighed, strict=True):
-        np.testing.assert_array_equal(one, other[weighed[1] > 0])
-
-
 # Documents held out
-
-LINES = random_documents(seed=9, number=800, vocab_size=9, longest=20)
-STREAM = stream_of(LINES)
 
 
 def documents_of(stream):
@@ -91,19 +69,16 @@ def held_numbers(lengths, **options):
     return [document[0] for document in documents_of(hold_out(numbered(lengths), **options)[1])]
 
 
-def test_documents_are_held_out_whole_and_in_their_order_and_counts_of_the_two_parts_add_up():
+STREAM = numbered([2 + n for n in np.random.default_rng(9).integers(1, 20, 800)])
+
+
+def test_documents_are_held_out_whole_and_in_their_order():
     for options in ({"positions": 500}, {"positions": 10**6, "most": 0.3, "blocks": 7}, {"positions": 1}):
         rest, held = hold_out(STREAM, **options)
-        assert rest.dtype == held.dtype == STREAM.dtype and len(documents_of(held)) > 0
-        assert len(rest) + len(held) == len(STREAM) + 1  # both begin with a <pad>
-        both = zip(*(count(part, radius=3, vocab_size=9) for part in (rest, held)), strict=True)
-        for whole, (a, b) in zip(count(STREAM, radius=3, vocab_size=9), both, strict=True):
-            np.testing.assert_array_equal(a + b, whole)
-    stream = numbered([2 + len(document) for document in LINES])
-    rest, held = map(documents_of, hold_out(stream, positions=len(stream) // 10))
-    kept, out = ([document[0] for document in part] for part in (rest, held))
-    assert kept == sorted(kept) and out == sorted(out) and sorted(kept + out) == list(range(1, len(LINES) + 1))
-    assert rest + held == [documents_of(stream)[d - 1] for d in kept + out]
+        assert rest.dtype == held.dtype == STREAM.dtype
+        kept, out = ([document[0] for document in documents_of(part)] for part in (rest, held))
+        assert out and kept == sorted(kept) and out == sorted(out) and sorted(kept + out) == list(range(1, 801))
+        assert documents_of(rest) + documents_of(held) == [documents_of(STREAM)[d - 1] for d in kept + out]
 
 
 def test_the_share_held_out_is_about_as_asked_in_blocks_spread_evenly():
@@ -122,20 +97,18 @@ def test_the_share_held_out_is_about_as_asked_in_blocks_spread_evenly():
 
 
 def test_few_and_long_documents_and_a_single_one():
-    # 900 of 1000 tokens are one document, which stays in the rest: a tenth is asked for
-    for lengths in ([900, *[10] * 10], [*[10] * 10, 900], [*[10] * 5, 900, *[10] * 5]):
+    for lengths in ([900, *[10] * 10], [*[10] * 5, 900, *[10] * 5]):  # a tenth is asked for: the long document stays
         out = held_numbers(lengths, positions=100)
         assert lengths.index(900) + 1 not in out and 1 <= len(out) <= 10
-    assert len(held_numbers([250] * 4, positions=100)) == 1
     assert [held_numbers(lengths, positions=100) for lengths in ([2, 998], [998, 2])] == [[1], [2]]
     assert held_numbers([330, 2, 400, 268], positions=100) == [4]  # nearest to 100 of those that are not tiny
     for most in (0.01, 0.5, 1.0):  # something is left, and something held out
         assert list(map(len, hold_out(numbered([5, 5]), positions=10, most=most))) == [6, 6]
     rest, held = hold_out(np.array([0, *range(1, 21), 0]), positions=5, most=0.25)  # of a single one, the last part
     assert (rest.tolist(), held.tolist()) == ([0, *range(1, 16), 0], [0, *range(16, 21), 0])
-    assert cut_documents(np.array([0, 1, 2, 3, 4, 5, 0, 6, 0]), 3).tolist() == [0, 1, 2, 0, 3, 4, 5, 0, 6, 0]
     pieces = documents_of(cut_documents(STREAM, 4))
     assert max(map(len, pieces)) <= 4 and sum(pieces, []) == sum(documents_of(STREAM), [])
+    assert cut_documents(np.array([0, 1, 2, 3, 4, 5, 0, 6, 0]), 3).tolist() == [0, 1, 2, 0, 3, 4, 5, 0, 6, 0]
 
 
 # Shards
@@ -157,18 +130,19 @@ def write(folder: Path, tokenizer: Tokenizer, documents=TEXTS, shard_tokens: int
     return write_shards(folder, iter(documents), tokenizer, shard_tokens=shard_tokens)
 
 
-@pytest.mark.parametrize("shard_tokens", [1, 12, 10**6])
-def test_shards_are_the_stream_of_encode_documents(tmp_path, tokenizer, shard_tokens):
-    stream, whole = write(tmp_path, tokenizer, shard_tokens=shard_tokens), encode_documents(tokenizer, TEXTS)
-    assert len(stream.shards) == {1: 7, 12: 6, 10**6: 1}[shard_tokens]
-    assert stream.dtype == whole.dtype == stream[:].dtype
-    assert (len(stream), stream.documents, stream.tokenizer) == (len(whole), len(TEXTS), tokenizer.sha256)
-    for first, last in itertools.product(range(0, len(whole) + 2, 5), range(0, len(whole) + 2, 3)):  # past the end, too
-        np.testing.assert_array_equal(stream[first:last], whole[first:last])
-    np.testing.assert_array_equal(stream[-5:], whole[-5:])
-    stream.verify()
-    assert write_shards(tmp_path, iter(()), tokenizer) == stream  # which is not written again
-    refused("another tokenizer or vocabulary: choose another folder", write, tmp_path, train_tokenizer(["xyz"], kind="char"))
+def test_shards_are_the_stream_of_encode_documents(tmp_path, tokenizer):
+    whole = encode_documents(tokenizer, TEXTS)
+    for shard_tokens, shards in {1: 7, 12: 6, 10**6: 1}.items():
+        folder = tmp_path / str(shard_tokens)
+        stream = write(folder, tokenizer, shard_tokens=shard_tokens)
+        assert len(stream.shards) == shards and stream.dtype == whole.dtype == stream[:].dtype
+        assert (len(stream), stream.documents, stream.tokenizer) == (len(whole), len(TEXTS), tokenizer.sha256)
+        for first, last in itertools.product(range(0, len(whole) + 2, 5), range(0, len(whole) + 2, 3)):  # past the end, too
+            np.testing.assert_array_equal(stream[first:last], whole[first:last])
+        np.testing.assert_array_equal(stream[-5:], whole[-5:])
+        stream.verify()
+        assert write_shards(folder, iter(()), tokenizer) == stream  # which is not written again
+        refused("another tokenizer or vocabulary: choose another", write, folder, train_tokenizer(["xyz"], kind="char"))
 
 
 def test_a_writer_killed_at_any_moment_is_continued_exactly(tmp_path, tokenizer, monkeypatch):
@@ -205,13 +179,10 @@ def test_only_the_rest_is_tokenised_after_a_kill_or_on_a_disk_that_was_full(tmp_
         yield from TEXTS[:9]
         raise Killed
 
-    def full(descriptor):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with pytest.raises(Killed):
         write_shards(tmp_path, dying(), tokenizer, shard_tokens=12)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
+        patch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
         refused("cannot be written .No space left on device.: make room", write, tmp_path, tokenizer)
     assert not list(tmp_path.glob("*.partial"))
     seen = []
@@ -253,35 +224,19 @@ def test_damaged_shards_and_indices_are_named(tmp_path, tokenizer):
     refused("holds no shards: write them with", read_shards, tmp_path)
 
 
-def test_a_tokenised_corpus_is_its_streams_with_sizes_that_are_kept(tmp_path):
-    train, dev, seen = ["to  be", "Naïve 漢字"], ["to be", "naïve 漢字", "that is"], []
-    text = module.tokenize_corpus(Corpus("tiny", train, dev), "char", progress=lambda *now: seen.append(now))
-    assert (text.dev_sizes, text.dev_in_train, seen) == (text_sizes(dev), overlap(dev, train), [(2, 5), (5, 5)])
-    for stream, documents in ((text.train, train), (text.dev, dev)):
-        np.testing.assert_array_equal(stream, encode_documents(text.tokenizer, documents))
-    assert module.read_sizes(tmp_path) is None
-    module.write_sizes(tmp_path, text_sizes(dev))
-    assert module.read_sizes(tmp_path) == text_sizes(dev)
-    (tmp_path / "sizes.json").write_text("{}")
-    refused("damaged", module.read_sizes, tmp_path)
-
-
 def test_calls_that_are_refused(tmp_path, tokenizer):
-    malformed = ([], [1, 2, 0], [0, 1, 2], [0.0, 1.5, 0.0])
-    said = r"token stream of shape.*encode_documents"
+    (tmp_path / "sizes.json").write_text("{}")
     refuse(
         [
-            *((said, lambda x=x: contexts(np.array(x), 2)) for x in malformed),
+            *(("encode_documents", lambda x=x: contexts(np.array(x), 2)) for x in ([], [1, 2, 0], [0, 1, 2], [0.0, 0.0, 0.0])),
             ("radius K = 0.*use K >= 1", lambda: contexts(STREAM, 0)),
             ("all must be above 0", lambda: hold_out(np.array([0, 1, 0]), positions=5, most=0.0)),
             ("a text of 1 token", lambda: hold_out(np.array([0, 1, 0]), positions=1)),
             ("no token for", lambda: write(tmp_path, tokenizer, ["", ""])),
             ("every 2-th token", lambda: write(tmp_path, tokenizer, ["to be"])[::2]),
+            ("damaged", lambda: module.read_sizes(tmp_path)),
         ]
     )
-
-
-# The command
 
 
 def test_the_command_writes_streams_of_a_tokenizer_of_a_sample_and_refuses_other_flags_or_text(tmp_path, capsys):
@@ -296,13 +251,11 @@ def test_the_command_writes_streams_of_a_tokenizer_of_a_sample_and_refuses_other
         np.testing.assert_array_equal(read_shards(out / part)[:], encode_documents(tokenizer, read_documents([file])))
         assert read_shards(out / part).tokenizer == tokenizer.sha256
     assert "300 documents" in capsys.readouterr().err
-
-    def refused_command(said, *more):
-        assert main([*command, *more]) == 2
+    for file, text, flags, said in (
+        ("note", "", ["--tokenizer-documents", "7"], "tokenizer_documents = 5 (now 7): give the same flags"),
+        ("a.txt", "another\ntext\n", [], "was written with source = "),
+        ("out/config.json", "{", [], "config.json is damaged or of another command"),
+    ):
+        put(tmp_path / file, text)
+        assert main([*command, *flags]) == 2
         assert said in " ".join(capsys.readouterr().err.split())
-
-    refused_command("was written with tokenizer_documents = 5 (now 7): give the same flags", "--tokenizer-documents", "7")
-    put(tmp_path / "a.txt", "another\ntext\n")
-    refused_command("was written with source = ")
-    (out / "config.json").write_text("{")
-    refused_command("config.json is damaged or of another command")

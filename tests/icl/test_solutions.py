@@ -15,7 +15,7 @@ from icl.attention import gd_plus_plus, head_layer, head_tensor, predict, predic
 from icl.closed_form import crossing, diversity_threshold, gaussian_tasks, limiting_excess, one_step_loss, optimal_rate
 from icl.rates import Spectrum, context_eigenvalues, spectral_law
 from icl.tasks import sample_tasks, vmap_tasks
-from launch.icl.rates import steps_per_layer
+from launch.icl.solved import steps_per_layer
 
 # compiled whole, which takes less time than compiling every operation
 exact_moments, sampled_moments = jax.jit(closed_form.exact_moments), jax.jit(closed_form.sampled_moments)

@@ -4,8 +4,10 @@ import functools
 import json
 import os
 from dataclasses import dataclass, replace
+from unittest.mock import Mock
 
 import pytest
+from files import put
 from refusals import refused
 
 from jexplicit.runs.files import PositiveInt, experiment_of, read_config, read_events, read_rows, read_run
@@ -19,13 +21,9 @@ class Config:
     """Squares of numbers."""
 
     out: str
-    """Run folder."""
     numbers: tuple[PositiveInt, ...] = (1, 2, 3)
-    """Which numbers."""
     steps: int = 10
-    """How many steps."""
     resume: bool = False
-    """Continue the run."""
 
 
 def measure(config, folder):
@@ -62,22 +60,20 @@ SQUARES = Experiment(
 
 
 def test_a_run_has_rows_report_figure_and_table_and_a_continuation_measures_what_is_new(tmp_path, capsys):
-    assert SQUARES.main(["--out", str(tmp_path), "--numbers", "3", "1"]) == 0
+    out = ["--out", str(tmp_path)]
+    assert SQUARES.main([*out, "--numbers", "3", "1"]) == 0 and "9" in capsys.readouterr().out
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert [(row["n"], row["square"], row["sign"]) for row in rows] == [(1, 1, "+"), (1, 1, "-"), (3, 9, "+"), (3, 9, "-")]
     report, table = (tmp_path / "report.md").read_text(), "| n | square |\n|---|---|\n| 1 | 1 |\n| 3 | 9 |\n\nAll "
     assert report.startswith(f"# Squares\n\nSquares of numbers.\n\n{table}")
     assert "![squares](figures/squares.png)" in report and "Nothing" not in report
     assert (tmp_path / "figures" / "squares.png").read_bytes().startswith(b"\x89PNG")
-    assert "9" in capsys.readouterr().out
-    assert json.loads((tmp_path / "config.json").read_text())["launcher"] == "squares"
-    assert SQUARES.main(["--out", str(tmp_path), "--numbers", "1", "2"]) == 2 and "--resume" in capsys.readouterr().err
-    assert SQUARES.main(["--out", str(tmp_path), "--numbers", "1", "2", "--resume", "--json"]) == 0
+    assert SQUARES.main([*out, "--numbers", "1", "2"]) == 2 and "--resume" in capsys.readouterr().err
+    assert SQUARES.main([*out, "--numbers", "1", "2", "--resume", "--json"]) == 0
     assert [row["n"] for row in json.loads(capsys.readouterr().out)["rows"]] == [1, 1, 3, 3, 2, 2]
     report = (tmp_path / "report.md").read_text()
-    assert SQUARES.main(["--out", str(tmp_path), "--resume"]) == 0  # the flags are those of the run
+    assert SQUARES.main([*out, "--resume"]) == 0 and (tmp_path / "report.md").read_text() == report  # the flags of the run
     assert [event["n"] for event in read_events(tmp_path, "squared")] == [1, 3, 2]
-    assert (tmp_path / "report.md").read_text() == report
 
 
 def test_what_is_refused_writes_nothing_and_the_rows_before_a_divergence_have_their_report(tmp_path, capsys):
@@ -92,11 +88,11 @@ def opened(path, *, resume: bool = False, extend: tuple[str, ...] = (), experime
     return RunFolder(path, Config(str(path), **changed), resume=resume, extend=extend, experiment=experiment)
 
 
-def test_rows_are_written_as_they_come_and_found_again(tmp_path, monkeypatch):
+def test_rows_are_written_as_they_come_and_found_again_and_the_command_has_the_flags_of_continuations(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["jexplicit lm", *"some --steps 3".split()])
     path, row = tmp_path / "runs" / "demo", {"name": "a", "shape": (2, 3), "rates": [1.0]}
     run = opened("~/runs/demo")
-    assert run.rows() == []
     run.add_rows([row])
     row["rates"].append(2.0)  # a caller cannot change the rows
     run.rows().clear()
@@ -104,22 +100,13 @@ def test_rows_are_written_as_they_come_and_found_again(tmp_path, monkeypatch):
     assert [event["name"] for event in read_events("~/runs/demo", "row")] == ["a", "b", "c"]
     with pytest.raises(TypeError, match="not JSON serializable"):
         run.add_rows([{"name": "a"}, {"name": object()}])
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # rows that come together are there all or none
-        patch.setattr(os, "replace", killed)
+        patch.setattr(os, "replace", Mock(side_effect=KeyboardInterrupt))
         run.add_rows([{"name": "d"}, {"name": "e"}])
+    monkeypatch.setattr("sys.argv", ["jexplicit lm", *"some --resume --numbers 1".split()])
     rows = [{"name": "a", "shape": [2, 3], "rates": [1.0]}, {"name": "b"}, {"name": "c"}]  # as JSON has them
     assert rows == read_rows(path) == read_rows("~/runs/demo") == opened(path, resume=True).rows()
-
-
-def test_the_command_of_a_run_has_the_flags_of_its_continuations(tmp_path, monkeypatch):
-    for words in (["some", "--steps", "3"], ["some", "--resume", "--numbers", "1"]):
-        monkeypatch.setattr("sys.argv", ["jexplicit lm", *words])
-        opened(tmp_path, resume="--resume" in words).add_rows([{}])
-    command = json.loads((tmp_path / "environment.json").read_text())["command"]
+    command = json.loads((path / "environment.json").read_text())["command"]
     assert command == "jexplicit lm some --steps 3 --resume --numbers 1".split()
 
 
@@ -133,35 +120,32 @@ def test_a_run_is_continued_by_its_experiment_and_fields_to_extend_may_change(tm
         ({**more, "steps": 20, "extend": ("numbers",)}, "was run with steps = 10"),
         ({"resume": True, "experiment": "networks"}, "is a run of launch.lm; choose another --out"),
     ):
-        refused(said, functools.partial(opened, tmp_path, **options))
+        refused(said, opened, tmp_path, **options)
     assert opened(tmp_path, **more, extend=("numbers",)).rows() == [{"n": 1}]
     opened(tmp_path, **more, steps=20, extend=("numbers", "steps"))
     config = {"out": str(tmp_path), "numbers": [1, 2, 4], "steps": 20, "resume": False}
     assert read_run(tmp_path, experiment="lm") == (config, [{"n": 1}])
-    for folder, said in (
-        (tmp_path, "is a run of launch.lm; this command reads runs of launch.x$"),
-        (tmp_path / "no", "no run at"),
-    ):
-        refused(said, lambda folder=folder: read_run(folder, experiment="x"))
-    for place, name in (("launch.lm.config", "lm"), ("launch.beam", "beam"), ("notebook", "notebook")):
+    refused("is a run of launch.lm; this command reads runs of launch.x$", read_run, tmp_path, experiment="x")
+    refused("no run at", read_run, tmp_path / "no", experiment="x")
+    for place, name in (("launch.lm", "lm"), ("launch.beam", "beam"), ("notebook", "notebook")):
         assert experiment_of(type("Config", (), {"__module__": place})) == name
 
 
 def test_an_out_that_is_no_folder_of_this_machine_or_has_other_files_is_refused_and_left_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused("--out '': give a path", lambda: opened(""))
-    refused("--out gs://bucket/run: give a path on this machine", lambda: opened("gs://bucket/run"))
-    refused("--out ~nobody-of-this-name/run: .*give the whole path", lambda: opened("~nobody-of-this-name/run"))
+    refused("--out '': give a path", opened, "")
+    refused("--out gs://bucket/run: give a path on this machine", opened, "gs://bucket/run")
+    refused("--out ~nobody-of-this-name/run: .*give the whole path", opened, "~nobody-of-this-name/run")
     assert not list(tmp_path.iterdir())
     (tmp_path / "run").write_text("")
-    refused("cannot be written .*: choose another --out", lambda: opened(tmp_path / "run"))
+    refused("cannot be written .*: choose another --out", opened, tmp_path / "run")
     for files in ({"thesis.tex": ""}, {"config.json": "{}", "model.safetensors": ""}, {"results.json": "{}"}):
-        (folder := tmp_path / "-".join(files)).mkdir()
+        folder = tmp_path / "-".join(files)
         for name, text in files.items():
-            (folder / name).write_text(text)
-        message = f"is not the folder of a run and holds {', '.join(files)}: choose another --out"
+            put(folder / name, text)
         for resume in (False, True):
-            refused(message, lambda folder=folder, resume=resume: opened(folder, resume=resume))
+            said = f"is not the folder of a run and holds {', '.join(files)}: choose another --out"
+            refused(said, opened, folder, resume=resume)
         assert {path.name: path.read_text() for path in folder.iterdir()} == files
 
 

@@ -6,21 +6,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from refusals import refused
 from rich.console import Console
 
-from launch.kit.views import (
-    Column,
-    Lines,
-    Results,
-    Table,
-    groups,
-    markdown_table,
-    means,
-    only,
-    pivot,
-    pivot_table,
-    rich_table,
-)
+from launch.kit.views import Column, Lines, Results, Table, only, rich_table
 
 ROWS = [
     {"method": method, "K": K, "seed": seed, "loss": K + seed + (method == "b")} | ({"rate": 0.5} if K == 1 else {})
@@ -40,43 +29,18 @@ def drawn(monkeypatch):
     plt.close("all")
 
 
-def test_rows_by_fields():
-    assert [row["loss"] for row in means(ROWS, ["method", "K"])] == [1, 2, 4, 2, 3, 5]  # integers are no measures: of the first
-    floats = means([{"K": 1, "loss": 1.0}, {"K": 1, "loss": None}, {"K": 1, "loss": 4.0}], ["K"])
-    assert floats == [{"K": 1, "loss": 2.5, "number": 3}]
-    assert only(ROWS, method="b", K=4, seed=1)["loss"] == 6
-    with pytest.raises(ValueError, match="2 rows with .*: give fields of exactly one row"):
-        only(ROWS, method="b", K=4)
-    assert list(groups(ROWS, ["method", "rate"])) == [("a", 0.5), ("a", None), ("b", 0.5), ("b", None)]
-    (line,) = pivot([{"n": 1, "of": "a", "x": 5}, {"n": 1, "of": "b", "x": 6}], "n", "of")
-    assert (line["n"], line["a x"], line["b x"]) == (1, 5, 6)
-    table = pivot_table([Column("method", "method")], "K", Column("", "loss", ".1f"), {"seed": 0})
-    assert table(Results(Path(), {}, ROWS))[1:-1] == [
-        "| method | 1 | 2 | 4 |", "|---|---|---|---|", "| a | 1.0 | 2.0 | 4.0 |", "| b | 2.0 | 3.0 | 5.0 |"
-    ]  # fmt: skip
-
-
 def test_tables_have_a_cell_per_column_that_a_row_fills_and_empty_ones_for_what_is_missing():
-    columns = [
-        Column("method", "method"),
-        Column("MB", "bytes", ",.1f", scale=1e-6),
-        Column("dev", lambda row: row["loss"] + 1, ".2f", bold=True),
-        Column("epochs", "epochs", "d"),
-    ]
-    rows = [
-        {"method": "a|b", "bytes": 12_345_678, "loss": 1.0, "epochs": 3},
-        {"method": "c", "bytes": None, "epochs": np.nan, "loss": 2.0},
-    ]
-    cells = ["| a\\|b | 12.3 | **2.00** | 3 |", "| c |  | **3.00** |  |"]
-    assert markdown_table(columns, rows) == ["", "| method | MB | dev | epochs |", "|---|---|---|---|", *cells, ""]
+    """Tables of kept results are tested on the pages."""
+    columns = [Column("method", "method"), Column("MB", "bytes", ",.1f", scale=1e-6), Column("loss", "loss", ".2f", bold=True)]
+    rows = [{"method": "a|b", "bytes": 12_345_678, "loss": 1.0}, {"method": "c", "bytes": None, "loss": np.nan}]
+    cells = ["| a\\|b | 12.3 | **1.00** |", "| c |  |  |"]
+    assert Table(columns, note="A note.")(Results(Path(), {}, rows))[3:] == [*cells, "", "A note.", ""]
+    assert Table(columns)(Results(Path(), {}, rows[1:]))[1:] == ["| method |", "|---|", "| c |", ""]
+    assert Table(columns)(Results(Path(), {}, [])) == []
     shown = io.StringIO()
     Console(file=shown, width=100).print(rich_table(columns, rows, title="results"))
-    assert all(cell in shown.getvalue() for cell in ("results", "method", "a|b", "12.3", "2.00", "3.00"))
-    table = Table([*columns, Column("slope", "slope")], note="A note.")
-    found = Results(Path(), {}, rows[1:])
-    assert table(found)[1:] == ["| method | dev |", "|---|---|", "| c | **3.00** |", "", "A note.", ""]
-    assert table.with_columns(["dev"])(found)[1:] == ["| dev |", "|---|", "| **3.00** |", ""]
-    assert table(Results(Path(), {}, [])) == []
+    assert all(cell in shown.getvalue() for cell in ("results", "method", "a|b", "12.3", "1.00"))
+    refused("6 rows with .*: give fields of exactly one row", only, ROWS, method="b")
 
 
 def test_lines_are_means_with_a_band_and_a_row_without_x_is_a_level(tmp_path, drawn):
@@ -93,13 +57,17 @@ def test_lines_are_means_with_a_band_and_a_row_without_x_is_a_level(tmp_path, dr
     assert not drawn
     Lines("x", "of", "loss", "of")(Results(tmp_path, {}, [{"of": n, "loss": n} for n in range(30)]))
     assert len(drawn[0].legends[0].get_texts()) == 30  # there are fewer colours
+    Lines("loss", "K", {"loss": "a loss", "rate": "a rate"}, "measure")(Results(tmp_path, {}, ROWS))
+    lines = [line.get_xdata() for line in drawn[1].axes[0].get_lines() if len(line.get_xdata())]
+    assert [len(line) for line in lines] == [3, 1] and drawn[1].legends[0].get_texts()[1].get_text() == "a rate"
 
 
 def test_zeros_on_a_log_axis_are_drawn(tmp_path, drawn):
+    log = {"xscale": "log", "yscale": "log"}
     scales = {(1.0, 0.1, 1e-3): "log", (1.0, 1e-3, 0.0): "symlog", (1.0, np.nan, 0.1): "log", (0.0, 0.0, 0.0): "symlog"}
     for y, scale in scales.items():
         rows = [{"x": [1, 10, 100], "y": y}, {"x": None, "y": 0.5}]
-        Lines("a", "x", "y", rows=lambda _, rows=rows: rows, axes={"xscale": "log", "yscale": "log"})(Results(tmp_path, {}, []))
+        Lines("a", "x", "y", rows=lambda _, rows=rows: rows, axes=log)(Results(tmp_path, {}, []))
         (ax,) = drawn.pop().axes
         assert (ax.get_xscale(), ax.get_yscale()) == ("log", scale)
         low, high = ax.get_ylim()
@@ -107,22 +75,11 @@ def test_zeros_on_a_log_axis_are_drawn(tmp_path, drawn):
 
 
 def test_curves_and_lists_over_seeds_are_drawn_in_panels_with_one_legend(tmp_path, drawn):
-    rows = [{"of": name, "x": [1, 2, 4], "y": [[K, K + 2] for K in (1, 2, 4)]} for name in ("a", "b")]
-    rows = [{**row, "panel": panel} for panel in ("p", "q", "r", "s") for row in rows]
-    axes = {"xscale": "log", "yscale": "log"}
-    Lines("loss", "x", "y", "of", "panel", lambda _: rows, axes=axes, by_panel={"q": {"ylabel": "loss"}})(
-        Results(tmp_path, {}, [])
-    )
+    curve = {"x": [1, 2, 4], "y": [[K, K + 2] for K in (1, 2, 4)]}
+    rows = [{"of": name, "panel": panel, **curve} for panel in "pqrs" for name in "ab"]
+    lines = Lines("loss", "x", "y", "of", "panel", axes={"xscale": "log"}, by_panel={"q": {"ylabel": "nats"}})
+    lines(Results(tmp_path, {}, rows))
     (fig,) = drawn
-    assert [ax.get_title() for ax in fig.axes] == ["p", "q", "r", "s"] and [ax.get_ylabel() for ax in fig.axes[:2]] == [
-        "y",
-        "loss",
-    ]
+    assert [(ax.get_title(), ax.get_ylabel()) for ax in fig.axes[:2]] == [("p", "y"), ("q", "nats")] and len(fig.axes) == 4
     np.testing.assert_array_equal(fig.axes[1].get_lines()[0].get_ydata(), [2, 3, 5])
     assert [tick.get_text() for tick in fig.axes[0].get_xticklabels()] == ["1", "2", "4"] and len(fig.legends) == 1
-
-
-def test_several_measures_are_lines_of_their_own(tmp_path, drawn):
-    Lines("loss", "K", {"loss": "a loss", "rate": "a rate"}, "measure")(Results(tmp_path, {}, ROWS))
-    lines = [line.get_xdata() for line in drawn[0].axes[0].get_lines() if len(line.get_xdata())]
-    assert [len(line) for line in lines] == [3, 1] and drawn[0].legends[0].get_texts()[1].get_text() == "a rate"

@@ -12,16 +12,13 @@ from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 
 from jexplicit.runs.files import check_bounds
+from launch import digits, networks
 from launch.blur import config as blur
 from launch.blur.train import mean_and_spread
-from launch.digits import config as digits
 from launch.digits.solved import check, most_accurate
-from launch.digits.trained import SOLVERS, Task, gradient
+from launch.digits.trained import SOLVERS, Task
 from launch.feature_machine import circulant_share, modular_table
 from launch.icl import config as icl
-from launch.kit.views import Results
-from launch.networks import config as networks
-from launch.networks.pictures import summaries
 
 M, D, N, PENALTY = 90, 4, 3, 0.05
 
@@ -44,14 +41,6 @@ def test_of_equally_accurate_models_the_lower_held_out_loss_wins():
     rows = [{"dev_accuracy": a, "dev_loss": loss} for a, loss in ((None, None), (0.9, 1.5), (0.9, 0.2), (0.8, 0.1))]
     damaged = [{"dev_accuracy": a, "dev_loss": loss} for a, loss in ((float("nan"), 0.1), ("high", 0.1), (0.9, float("nan")))]
     assert most_accurate(rows)["dev_loss"] == most_accurate([*damaged, *rows])["dev_loss"] == 0.2
-
-
-def test_a_summary_has_the_mean_the_spread_and_no_number_where_a_seed_diverged(tmp_path):
-    base = {"variant": "a_b", "dev_loss": 1.0, "train_accuracy": 1.0, "test_accuracy": 0.5}
-    for others, loss in (([{**base, "dev_loss": 3.0}], "2.000 ± 1.414"), ([{**base, "dev_loss": None}], "all rates diverge")):
-        (line,) = summaries(Results(tmp_path, {}, [base, *others]))
-        assert (line["variant"], line["dev_loss"], line["test_accuracy"]) == ("a b", loss, "50.0 ± 0.0")
-    assert summaries(Results(tmp_path, {}, [base]))[0]["dev_loss"] == "1.000"  # one seed has no spread
 
 
 def test_the_table_is_that_of_the_operation_and_circulant_shares_are_1_or_little():
@@ -89,16 +78,6 @@ def task() -> Task:
 def loss(task: Task, U: np.ndarray, b: np.ndarray) -> float:
     H, Y = np.asarray(task.H, float), np.asarray(task.Y, float)
     return -np.mean((Y * log_softmax(H @ U + b, axis=1)).sum(axis=1)) + PENALTY / 2 * (U**2).sum()
-
-
-def test_the_gradient_is_a_difference_of_losses(task):
-    random = np.random.default_rng(1)
-    U, b, seen = random.normal(size=(D, N)), random.normal(size=N), []
-    value, dU, db = gradient(task, seen.append, U, b)
-    assert seen == [value] and value == pytest.approx(loss(task, U, b), rel=1e-6)
-    V, c = random.normal(size=U.shape), random.normal(size=N)
-    slope = (loss(task, U + 1e-5 * V, b + 1e-5 * c) - loss(task, U - 1e-5 * V, b - 1e-5 * c)) / 2e-5
-    assert (dU * V).sum() + (db * c).sum() == pytest.approx(slope, rel=1e-5)  # float32 gradients
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

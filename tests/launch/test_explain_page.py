@@ -25,14 +25,11 @@ ROUNDING = 1e-4  # of log-probabilities in float32, some 10 in size, of a sum ov
 @functools.cache
 def fitted(kind):
     """A model of characters; one has fewer tokens than a page shows, and two of them cannot occur."""
-    texts = [f"{words} {TEXT}" for words in WORDS for _ in range(2)]
     if kind == "absent":
         table = jnp.log(jnp.array([[0, 0, 0.75, 0.25]] * 4, jnp.float32))
         return fit(["ab", "ba"], "unigram", tokenizer="char")._replace(model=token_model([table, table / 2], "cat", False))
-    if kind == "explicit":
-        return fit(texts, kind, tokenizer="char")
-    history = "adaptive" if kind == "adaptive" else "document"
-    return fit(texts, tokenizer="char", history=history, gates=1, stages=1)
+    options = {"method": "explicit"} if kind == "explicit" else {"history": kind, "gates": 1, "stages": 1}
+    return fit([f"{words} {TEXT}" for words in WORDS for _ in range(2)], tokenizer="char", **options)
 
 
 def written(kind, text, folder):
@@ -45,15 +42,14 @@ def written(kind, text, folder):
     return found, json.loads(embedded)
 
 
-@pytest.mark.parametrize("kind", ["absent", "explicit", "context-mixing", "adaptive"])
+@pytest.mark.parametrize("kind", ["absent", "explicit", "document", "adaptive"])
 def test_the_rows_less_the_log_partition_function_are_log_p(kind, tmp_path):
     model, text = fitted(kind), {"absent": "abba", "explicit": TEXT}.get(kind, TEXT[:14])
     _, explained = written(kind, text, tmp_path)
-    scores, found, gates = model.score([text])[0], [], getattr(model.model, "gates", ())
-    depth = model.model.tree.length.max() if gates else 0
-    sums = [np.abs(gate.U).sum(axis=0).max() for _, gate in gates]  # which multiply the rounding of float32 numbers
-    rounding = max([ROUNDING, *(1.2e-7 * depth * most for most in sums)])
-    for of_one, log_p in zip(explained["predictions"], scores, strict=True):
+    found, rounding = [], ROUNDING
+    for _, gate in getattr(model.model, "gates", ()):  # its sums multiply the rounding of float32 numbers
+        rounding = max(rounding, 1.2e-7 * model.model.tree.length.max() * np.abs(gate.U).sum(axis=0).max())
+    for of_one, log_p in zip(explained["predictions"], model.score([text])[0], strict=True):
         for rows, own in zip(of_one["rows"], of_one["log_p"], strict=True):
             assert len(rows) == len(explained["rows"]) == len(explained["back"])
             if own is None:
@@ -62,8 +58,7 @@ def test_the_rows_less_the_log_partition_function_are_log_p(kind, tmp_path):
                 assert sum(rows) - of_one["log_Z"] == pytest.approx(own, abs=1e-9)  # both have six digits
         known = np.array([-np.inf if own is None else own for own in of_one["log_p"]])
         assert known[of_one["observed"]] == pytest.approx(log_p, abs=rounding)
-        likeliest = np.delete(known, of_one["observed"])
-        assert np.all(likeliest[1:] <= likeliest[:-1] + rounding) and np.exp(known).sum() <= 1 + rounding
+        assert np.exp(known).sum() <= 1 + rounding
         least, most = (1 + (known > log_p + sign * rounding).sum() for sign in (1, -1))  # likely texts have tokens that tie
         assert of_one["rank"] > 10 or least <= of_one["rank"] <= most
         found.append(of_one["tokens"][of_one["observed"]])
@@ -73,13 +68,11 @@ def test_the_rows_less_the_log_partition_function_are_log_p(kind, tmp_path):
     assert absent == (kind == "absent") and explained["vocabulary"] == model.model.vocab_size
 
 
-def test_a_text_of_tags_is_a_text(tmp_path):
+def test_a_text_of_tags_is_a_text_and_long_texts_and_networks_are_refused(tmp_path, monkeypatch, capfd):
     found, _ = written("explicit", TEXT, tmp_path)
     assert found.count("</script>") == 2 and "<b>" not in found and "\u202e" not in found
     assert not re.search(r"\b(src|href)=|url\(|@import|https?:", found)  # nothing from elsewhere
-
-
-def test_long_texts_and_networks_are_refused_and_a_shorter_text_is_not(tmp_path, monkeypatch, capfd):
+    (tmp_path / "page.html").unlink()
     monkeypatch.setattr(explain, "_most_tokens", 3)
     fitted("explicit").save(tmp_path / "m.safetensors")
     flags = ["--run", str(tmp_path / "m.safetensors"), "--html", str(tmp_path / "page.html")]

@@ -12,28 +12,19 @@ import pytest
 from run_folders import folder, interrupt_training, made, main, rows, without_costs
 
 from jexplicit.data.images import read_images
-from jexplicit.data.text import split_documents
 from jexplicit.lm.generation import next_token
 from jexplicit.lm.text_model import load_model
 from jexplicit.nn.networks import FullyConnected, init_variables, initial_state, network_outputs, network_step
 from jexplicit.nn.training import epoch_order, objective
 from jexplicit.runs.files import read_events
-from launch.networks import pictures as comparisons
-from launch.networks.config import CompareConfig
-from launch.networks.pictures import Variant, saturate, train_variant, variants_of
-from launch.networks.training import centred_data
+from launch.networks import CompareConfig
+from launch.networks import training as comparisons
+from launch.networks.training import Variant, centred_data, saturate, train_variant, variants_of
 
 pytestmark = pytest.mark.slow
 
-MLP = "--limit 400 --tokenizer char --context 2 --embedding 2 --hidden 4 --epochs 3 --epoch-examples 600 --batch-size 256"
-MLP += " --direct embedding --samples 1"
 SEQUENCES = "--tokenizer char --window 32 --width 8 --layers 1 --steps 6 --warmup 2 --evaluations 3 --batch-size 4"
-TRANSFORMER = f"{SEQUENCES} --heads 2 --accumulate 2 --dropout 0.1 --samples 1 --eos"
-VARIED: dict = {  # what the variants of a comparison differ in
-    "normalisation": lambda v: (v.network.norm, v.network.residual, len(v.network.hidden)),
-    "objectives": lambda v: (v.objective, v.optimizer, v.start),
-    "initializers": lambda v: (v.network.weights, v.network.weight_scale, v.start),
-}
+TRANSFORMER = f"{SEQUENCES} --heads 2 --dropout 0.1 --samples 1 --eos"
 
 
 @functools.cache
@@ -52,22 +43,12 @@ def pictures(out) -> set[str]:
     return {path.stem for path in (out / "figures").glob("*.png")}
 
 
-def test_a_network_of_some_context_tokens():
-    out = made(line("mlp-lm", MLP))
-    (network,) = rows(out)
-    assert network["name"] == "mlp" and 0 <= network["test_accuracy"] <= 1 and len(network["corpus_sha256"]) == 64
-    assert network["dev_perplexity"] == pytest.approx(np.exp(network["dev_loss"]))
-    assert network["steps"] == 3 * 3 and network["dev_positions"] < network["train_positions"] / 7
-    assert network["vocab_size"] == 5  # three letters, an end and <unk>
-    assert (out / "samples.json").exists() and pictures(out) == {"curves"} and read_events(out, "epoch")
-
-
 def test_a_transformer_has_its_costs_and_serves_as_a_language_model():
-    """Its row by hand: 3 evaluations of 2 updates of 2 batches of 4 windows of 32 tokens."""
+    """Its row by hand: 3 evaluations of 2 updates of 4 windows of 32 tokens."""
     out = made(line("transformer-lm", TRANSFORMER))
     (row,) = rows(out)
-    assert row["trained_tokens"] == 6 * 2 * 4 * 32 and row["vocab_size"] == 5 and "curves" in pictures(out)
-    assert row["flops"] == 6 * 2 * 4 * 32 * (6 * (12 * 8**2 + 5 * 8) + 12 * 8 * 32)
+    assert row["trained_tokens"] == 6 * 4 * 32 and row["vocab_size"] == 5 and "curves" in pictures(out)
+    assert row["flops"] == 6 * 4 * 32 * (6 * (12 * 8**2 + 5 * 8) + 12 * 8 * 32)
     assert row["parameters"] == 5 * 8 + 12 * 8**2 + 3 * 8
     events = read_events(out, "epoch")
     assert [event["step"] for event in events] == [0, 2, 4, 6] and events[-1]["flops"] == row["flops"]
@@ -82,7 +63,7 @@ def test_a_transformer_has_its_costs_and_serves_as_a_language_model():
 def test_a_transformer_resumes_to_the_same_bits_and_on_no_other_text(tmp_path, monkeypatch, capsys):
     whole, out = made(line("transformer-lm", TRANSFORMER)), tmp_path / "run"
     with monkeypatch.context() as patch:
-        interrupt_training(patch, 7)
+        interrupt_training(patch, 4)
         assert main(line("transformer-lm", TRANSFORMER), out) == 130
     other = shutil.copytree(out, tmp_path / "other")
     assert main("networks transformer-lm --resume", out) == 0
@@ -103,17 +84,8 @@ def test_networks_of_several_starts_and_seeds():
     assert load_model(out, method="transformer-induction-4").generate("ab", 5, seed=1)
 
 
-def test_a_transformer_without_ends_of_documents_on_two_devices():
-    """Costs are those of the updates made, two before each of four evaluations, where these do not divide the steps."""
-    one, two = (made(line("transformer-lm", f"{SEQUENCES} --heads 2 --samples 0 --steps 7 --devices {n}")) for n in (1, 2))
-    (row,), (other,), last = rows(one), rows(two), read_events(one, "epoch")[-1]
-    assert row["dev_loss"] == pytest.approx(other["dev_loss"], rel=1e-5)  # the order of sums
-    assert row["dev_positions"] == len("".join(split_documents(text().splitlines())[1]))
-    assert row["steps"] == last["step"] == 8 and row["flops"] == last["flops"] and row["trained_tokens"] == 8 * 4 * 32
-
-
 def test_autoencoders():
-    sizes = "--limit 120 --epochs 2 --memories 2 --memory-width 16 --memory-steps 20 --memory-scales 0.4"
+    sizes = "--limit 120 --epochs 2 --memory-steps 20 --memory-scales 0.4"
     out = made(f"networks autoencoder {sizes}")
     found = {row["name"]: row for row in rows(out)}
     assert found["linear, solved"]["train_loss"] < found["linear, trained"]["train_loss"]  # nothing of that rank is better
@@ -121,12 +93,8 @@ def test_autoencoders():
     memory = found["over-parameterised, relu, weights x 0.4"]
     assert memory["largest_singular_value"] >= memory["largest_spectral_radius"] > 0
     assert [row["name"] for row in found.values() if "attractors" in row] == [memory["name"]]
-
-
-def test_pixels_that_never_change_stay_finite():
-    images = read_images("digits")
-    images = images._replace(train_images=np.full_like(images.train_images, 3))
-    assert np.isfinite(centred_data(images).train.X).all()
+    images = read_images("digits")  # and of pixels that never change
+    assert np.isfinite(centred_data(images._replace(train_images=np.full_like(images.train_images, 3))).train.X).all()
 
 
 # launch.networks compare
@@ -160,14 +128,10 @@ def test_a_variant_is_a_plain_loop_of_steps(data):
     np.testing.assert_allclose(found.curves["dev_loss"][:, -1], losses[best], rtol=1e-4)
 
 
-def test_a_rate_that_diverges_is_never_the_best(data):
+def test_a_rate_that_diverges_is_never_the_best_and_saturated_outputs_are_sure_and_wrong(data):
     network = FullyConnected((4,), data.outputs, activation="linear")
-    variant = Variant("a", network, objective="squared_error", rates=(1e6, 0.01), epochs=2)
-    found = train_variant(variant, data, (0,))
+    found = train_variant(Variant("a", network, objective="squared_error", rates=(1e6, 0.01), epochs=2), data, (0,))
     assert found.rate == 0.01 and np.isinf(found.rate_losses[0]) and np.isfinite(found.scores["test_loss"]).all()
-
-
-def test_saturated_outputs_are_sure_and_wrong(data):
     network = FullyConnected((4,), data.outputs, output_scale=0.1)
     variables = saturate(init_variables(network, jax.random.key(0), data.train.X[:2]))
     a = np.asarray(jax.nn.sigmoid(network_outputs(network, variables, jnp.asarray(data.dev.X))))
@@ -175,15 +139,13 @@ def test_saturated_outputs_are_sure_and_wrong(data):
     np.testing.assert_array_equal(a.mean(axis=0) > 0.5, np.arange(10) % 2 == 0)
 
 
-def test_every_variant_has_a_name_and_setting_of_its_own(data):
-    for what, varied in VARIED.items():
+def test_a_comparison_has_variants_with_names_and_settings_of_their_own(data, monkeypatch):
+    """A run of the first and the last one."""
+    for what in ("normalisation", "objectives", "initializers"):
         variants = [*variants_of(CompareConfig("out", what=what), data.outputs)]
         assert len({variant.name for variant in variants}) == len(variants) >= 3
-        assert len({varied(v) for v in variants}) >= len(variants) - (what == "initializers")  # factor 1 is the default
-
-
-def test_a_comparison(monkeypatch):
-    """Its first and its last variant."""
+        settings = {str(variant._replace(name="", group="", value=None)) for variant in variants}
+        assert len(settings) >= len(variants) - (what == "initializers")  # factor 1 is the default
     monkeypatch.setattr(comparisons, "variants_of", lambda *given: [(every := [*variants_of(*given)])[0], every[-1]])
     command = "networks compare normalisation --limit 60 --seeds 2 --width 4 --epochs 2 --depths 1 --rates 0.1"
     found = rows(out := made(command))

@@ -18,8 +18,8 @@ from jexplicit.lm.evaluation import evaluate
 from jexplicit.lm.text_model import load_model
 from jexplicit.runs.files import read_events
 from launch import cli
-from launch.icl.config import InputFlags
-from launch.icl.training import TEST, descents, make_model, measure, random_key
+from launch.icl.config import TaskFlags
+from launch.icl.trained import TEST, descents, make_model, measure, random_key
 
 
 def line(name: str) -> str:
@@ -88,19 +88,20 @@ def test_an_interrupted_run_resumes_to_the_same_rows(tmp_path, monkeypatch):
 
 def test_a_loss_has_the_standard_error_of_its_tasks():
     """Of several blocks of tasks, beside NumPy on the single losses."""
-    config = InputFlags(out="", dim=2, context=3, test_tasks=20_000, inputs="laplace")
+    config = TaskFlags(out="", dim=2, context=3, test_tasks=20_000)
     model = make_model(config)
-    told = measure(config, model, descents(config, model))[0]
+    told = measure(config, model, [*descents(config, model).values()])[0]
     step = jax.jit(vmap_tasks(lambda s: gd_plus_plus(s, *(np.full(1, rate) for rate in (told["eta"], 0.0)), steps=1)[-1]))
     keys = [jax.random.fold_in(random_key(config, TEST), block) for block in range(2)]
     batches = [sample_tasks(key, model.tasks, 10_000) for key in keys]
     losses = np.concatenate([np.sum((np.asarray(step(batch)) - batch.y_q) ** 2, axis=0) / 2 for batch in batches])
     assert told["test_tasks"] == len(losses) and told["loss"] == pytest.approx(losses.mean(), rel=1e-9)
     assert told["standard_error"] == pytest.approx(losses.std() / np.sqrt(len(losses)), rel=1e-6)
-    assert told["eta"] == pytest.approx(3 * 12 / (6 + 3), rel=0.05)  # by the kurtosis of the inputs, of sampled contexts
+    assert told["eta"] == pytest.approx(3 * 12 / (1.8 + 3), rel=1e-6)  # by the kurtosis of the inputs
 
 
 COMMANDS = """
+runs {lm}
 score --run {lm} --text {dev}
 next --run {lm} --prompt the
 sample --run {lm} --length 3
@@ -119,13 +120,13 @@ def test_json_is_one_object_on_standard_output_and_quiet_is_quiet(tmp_path, capf
     said, lm = {}, made(line("lm"))
     places = {"lm": lm, "digits": made(line("digits")), "dev": folder() / "dev.txt.gz", "out": tmp_path}
     for words in COMMANDS.strip().splitlines():
-        command, *flags = words.split()
+        command, *flags = words.format(**places).split()
         capfd.readouterr()
-        given = [flag.format(**places) for flag in flags]
-        assert importlib.import_module(cli.COMMANDS[command].module).main([*given, "--json", "--quiet"]) == 0, command
+        assert importlib.import_module(cli.COMMANDS[command].module).main([*flags, "--json", "--quiet"]) == 0, command
         printed = capfd.readouterr()
         said[command] = json.loads(printed.out)
         assert isinstance(said[command], dict) and not printed.err, command
+    assert len(said["runs"]["rows"]) == len(rows(lm))
     best = min(rows(lm), key=lambda row: row["dev_perplexity"])
     assert said["score"]["perplexity"] == pytest.approx(best["dev_perplexity"], rel=1e-4)
     assert said["compare"]["rows"][0]["bits_per_byte"] == pytest.approx(best["bits_per_byte"], rel=1e-5)

@@ -6,36 +6,21 @@ import os
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import pytest
+from refusals import refused
 
 from jexplicit.runs import files
-from jexplicit.runs.files import (
-    Bounds,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    check_bounds,
-    config_of,
-    file_inside,
-    is_measured,
-    local_path,
-    parse_bytes,
-    parse_json,
-    read_command,
-    read_texts,
-)
+from jexplicit.runs.files import Bounds, NonNegativeInt, PositiveFloat, PositiveInt, check_bounds, config_of, parse_json
 
 
 def test_a_path_is_whole_and_in_the_home_folder_where_it_says_so_and_without_one_a_line_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    found = local_path("a/b"), local_path("~/c"), local_path(tmp_path / "~")
+    found = files.local_path("a/b"), files.local_path("~/c"), files.local_path(tmp_path / "~")
     monkeypatch.chdir("/")
     assert found == (tmp_path / "a/b", tmp_path / "home/c", tmp_path / "~")
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as of a user whom the machine does not know
-    with pytest.raises(ValueError, match=r"^[^\n]*~/[^\n]*: set HOME, or give the whole path$"):
-        local_path("~/a")
+    refused(r"^[^\n]*~/[^\n]*: set HOME, or give the whole path [^\n]*$", files.local_path, "~/a")
 
 
 def test_an_index_names_files_of_its_own_folder_only(tmp_path):
@@ -50,37 +35,33 @@ def test_an_index_names_files_of_its_own_folder_only(tmp_path):
     (tmp_path / "door").symlink_to(folder)  # a folder may be reached by a link
     for place in (folder, tmp_path / "door"):
         for name in ("own", "link", "cached", "new"):
-            assert file_inside(place, name, "index").name == name
+            assert files.file_inside(place, name, "index").name == name
         for name in ("out", "..", "", "../1/own", str(folder / "own"), "a/b", "a\0", None, ["own"]):
-            with pytest.raises(ValueError, match="^index names the file .*, which is not in its folder: restore it"):
-                file_inside(place, name, "index")
+            refused("^index names the file .*, which is not in its folder: restore it", files.file_inside, place, name, "index")
 
 
 def test_json_has_one_value_of_each_name_and_is_not_too_deep_and_files_of_runs_have_their_types(tmp_path):
     assert parse_json('{"a": [{"b": 1}, {"b": 2}], "c": null}') == {"a": [{"b": 1}, {"b": 2}], "c": None}
     for text in ('[{"c": {"d": 1, "d": 2}}]', "[" * 100_000, '{"a"', b"\xff\xfe"):
-        with pytest.raises(ValueError):
-            parse_json(text)
-    assert [is_measured(value) for value in (1, 2.5, float("nan"), None, "low", True)] == [True, True, *[False] * 4]
+        refused(".", parse_json, text)
+    assert [files.is_measured(value) for value in (1, 2.5, float("nan"), None, "low", True)] == [True, True, *[False] * 4]
     for command, found in (('"x"', None), ("7", None), ('["a b", 1]', "'a b' 1")):
         (tmp_path / "environment.json").write_text(f'{{"command": {command}}}')
-        assert read_command(tmp_path) == found
+        assert files.read_command(tmp_path) == found
     path = tmp_path / "samples.json"
-    assert read_texts(path) == []
+    assert files.read_texts(path) == []
     files.write_json(path, ["to be"])
-    assert read_texts(path) == ["to be"]
+    assert files.read_texts(path) == ["to be"]
     for text in ('["to be"', "7", '{"a": "b"}'):
         path.write_text(text)
-        with pytest.raises(ValueError, match="samples.json is damaged .*: delete it"):
-            read_texts(path)
+        refused("samples.json is damaged .*: delete it", files.read_texts, path)
 
 
 def test_a_size_is_a_number_and_a_unit():
     sizes = {"2GB": 2 * 10**9, "1.5 GiB": 3 * 2**29, "512mib": 2**29, ".5MB": 10**6 // 2, "10.KB": 10_000}
-    assert {size: parse_bytes(size) for size in sizes} == sizes
+    assert {size: files.parse_bytes(size) for size in sizes} == sizes
     for size in ("", "2", "2 elephants", "0GB", "1.2.3GB", "٢GB"):
-        with pytest.raises(ValueError, match="memory .*: give a number and a unit, such as 2GB"):
-            parse_bytes(size)
+        refused("memory .*: give a number and a unit, such as 2GB", files.parse_bytes, size)
 
 
 @dataclass(frozen=True)
@@ -98,8 +79,8 @@ def test_a_stored_config_is_read_with_the_types_of_its_fields_and_values_have_th
     stored = json.loads(json.dumps(dataclasses.asdict(Config(patience=2, free=3))))
     assert config_of(Config, stored, "restore it") == Config(patience=2, free=3)
     for name, value in (("size", "x"), ("size", 1.5), ("size", True), ("widths", 3), ("widths", {}), ("patience", [1])):
-        with pytest.raises(ValueError, match=f"config.json is damaged .{name} .* of another type.: restore it"):
-            config_of(Config, {**stored, name: value}, "restore it")
+        said = f"config.json is damaged .{name} .* of another type.: restore it"
+        refused(said, config_of, Config, {**stored, name: value}, "restore it")
     check_bounds(Config(patience=1, free=float("inf")))
     outside: list[tuple[dict[str, Any], str]] = [
         ({"widths": (3, 0)}, "--widths 3 0: use at least 1"),
@@ -109,5 +90,4 @@ def test_a_stored_config_is_read_with_the_types_of_its_fields_and_values_have_th
         ({"rates": (1.0, float("inf"))}, "--rates 1.0 inf: use above 0"),
     ]
     for changed, message in outside:
-        with pytest.raises(ValueError, match=f"^{message}$"):
-            check_bounds(Config(**changed))
+        refused(f"^{message}$", check_bounds, Config(**changed))

@@ -106,7 +106,7 @@ class CountedModel(NamedTuple):
     # the token furthest back of those that contexts name by their distance
     radius = property(lambda self: max([1, *(k for part in self.parts for k in part.context.columns if isinstance(k, int))]))
     # weights, directions and learned sets, without counts and solved rows
-    scalars = property(lambda self: self.weights.size + sum(np.count_nonzero(M) for _, g in self.gates for M in (g.U, g.D)))
+    scalars = property(lambda self: self.weights.size + sum(int((M != 0).sum()) for _, g in self.gates for M in (g.U, g.D)))
     learns = property(lambda self: self.history.startswith("adaptive") and not self.frozen)  # whether gates move on new text
 
     def within_documents(self) -> "CountedModel":
