@@ -239,7 +239,7 @@ class Shards:
     def verify(self, first: int = 0, last: int | None = None) -> None:
         """Compare the files of tokens first .. last - 1 with their checksums."""
         for _, shard in self._overlapping(first, len(self) if last is None else last):
-            if (crc := zlib.crc32(self._read(shard, 0, shard.tokens))) != shard.crc32:
+            if (crc := zlib.crc32(self._read(shard, 0, shard.tokens).tobytes())) != shard.crc32:
                 path, found = self.folder / shard.file, f"CRC-32 {crc:08x}, written {shard.crc32:08x}"
                 raise ValueError(f"shard {path} is damaged ({found}): {_AGAIN}")
 
