@@ -8,8 +8,6 @@ from scipy.special import log_softmax, softmax
 
 PAD = 0
 
-WORDS = "the a one cat dog bird sat ran sang on under by mat tree house and then it was there".split()
-
 
 def random_documents(seed: int, number: int, vocab_size: int, longest: int) -> list[list[int]]:
     """Documents of 1..longest tokens, ids 1..vocab_size-1, the small ids frequent as in real text."""
@@ -54,16 +52,10 @@ def one_hot(ids: np.ndarray, size: int) -> np.ndarray:
     return np.eye(size)[np.asarray(ids, int)]
 
 
-def noise_parameters(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sec. 3.1.1: `q_n = f_n / (f_n + 1)` and `p = (1 - f/M) / ||1 - f/M||_1`."""
-    p = 1 - f / sum(f)
-    return f / (f + 1), p / sum(p)
-
-
 def noisy_embedding(f: np.ndarray) -> np.ndarray:
-    """Eq. 4, dense: row n is `q_n e_n + (1 - q_n) p`."""
-    q, p = noise_parameters(f)
-    return np.diag(q) + np.outer(1 - q, p)
+    """Eq. 4, dense: row n is `q_n e_n + (1 - q_n) p`, with `q_n = f_n / (f_n + 1)` and `p = (1 - f/M) / ||1 - f/M||_1`."""
+    q, p = f / (f + 1), 1 - f / sum(f)
+    return np.diag(q) + np.outer(1 - q, p / sum(p))
 
 
 def features(X: np.ndarray, E: np.ndarray, kind: str) -> np.ndarray:
@@ -92,12 +84,6 @@ def gradient_of_loss(H: np.ndarray, U: np.ndarray, Y: np.ndarray) -> np.ndarray:
     """The derivative of Eq. 1: `dL/dU = sum_m H_m ⊗ (φ(H_m U) - Y_m)`."""
     wrong = [softmax(h @ U) - target for h, target in zip(H, one_hot(Y, U.shape[1]), strict=True)]
     return generalized_cooccurrences(H, np.array(wrong))
-
-
-def adagrad_step(U: np.ndarray, G: np.ndarray, squares: np.ndarray, rate: float, eps: float) -> tuple[np.ndarray, np.ndarray]:
-    """Duchi et al. 2011: `s += g^2`, `u -= rate g / sqrt(s + eps)`; where no gradient came yet, nothing."""
-    squares = squares + G**2
-    return U - np.divide(rate * G, np.sqrt(squares + eps), out=np.zeros(U.shape), where=squares > 0), squares
 
 
 def language_model(documents: list[list[int]], K: int, vocab_size: int, kind: str, *, eos: bool, noise: bool = True):
@@ -132,21 +118,6 @@ def smallest_nucleus(p: np.ndarray, top_p: float) -> set[int]:
     return set(order[(before < top_p) | (before == 0)].tolist())
 
 
-def greedy(tables: list[np.ndarray], prompt: list[int], length: int, banned: set[int]) -> list[int]:
-    """The likeliest allowed token every time; after `<pad>`, `<pad>` only."""
-    K, text = len(tables), list(prompt)
-    for _ in range(length):
-        if len(text) > len(prompt) and text[-1] == PAD:
-            text.append(PAD)
-            continue
-        nearest = [text[-k] if len(text) >= k else PAD for k in range(1, K + 1)]
-        known = next((n for n, j in enumerate(nearest) if j == PAD), K)
-        context = nearest[:known] + [PAD] * (K - known)
-        row = np.sum([table[j] for table, j in zip(tables, context, strict=True)], axis=0)
-        text.append(max((i for i in range(len(row)) if i not in banned), key=lambda i: row[i]))
-    return text[len(prompt) :]
-
-
 def scaling_sweep(H: np.ndarray, U: np.ndarray, Y: np.ndarray, K: float) -> np.ndarray:
     """Generalised iterative scaling (Darroch & Ratcliff 1972), `U + (1/K) log(F / Hᵀ φ(H U))`, for rows of H that sum to K.
 
@@ -178,29 +149,6 @@ def pixel_features(images: np.ndarray, levels: int) -> np.ndarray:
     return (images.reshape(len(images), -1).astype(float) + 1) / levels
 
 
-def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
-    """The share of rows whose largest logit is at their label."""
-    return float(np.mean(np.argmax(logits, axis=1) == labels))
-
-
-def softmax_stack(H: np.ndarray, decoders: list[np.ndarray]) -> np.ndarray:
-    """Sec. 3.3: logits of the last of several softmax layers, `φ(.. φ(H U1) ..) UL`."""
-    for U in decoders[:-1]:
-        H = softmax(H @ U, axis=1)
-    return H @ decoders[-1]
-
-
-def slack_feature(H: np.ndarray) -> np.ndarray:
-    """Darroch & Ratcliff 1972: the features with one more, `max_m ||H_m||_1 - ||H_m||_1`, so that all rows have one norm."""
-    norms = H.sum(axis=1, keepdims=True)
-    return np.hstack([H, norms.max() - norms])
-
-
-def rows_of_smoothing(C: np.ndarray, smoothing: str) -> np.ndarray:
-    """The rows of a smoothing by its name."""
-    return kneser_ney(C) if smoothing == "kneser-ney" else (C + 1) / (C + 1).sum(axis=1, keepdims=True)
-
-
 def single_discount(counts: list[int]) -> float:
     """Chen & Goodman 1999, Eq. 17; 1/2 where nothing was counted once, or nothing twice."""
     n1, n2 = counts.count(1), counts.count(2)
@@ -217,9 +165,7 @@ def modified_discounts(counts: list[int]) -> list[float]:
     return [0.0, *(estimate if estimate > 0 else Y for estimate in estimates)]
 
 
-def attention_layer(
-    E: np.ndarray, heads: list[tuple[np.ndarray, ...]], damping: float = 1.0, *, softmax_of_scores: bool = False
-) -> np.ndarray:
+def attention_layer(E: np.ndarray, heads: list[tuple[np.ndarray, ...]], *, softmax_of_scores: bool = False) -> np.ndarray:
     """von Oswald et al. 2023, Eq. 3: every token, the query (last) too, attends to the tokens of the context."""
     updated = E.astype(float)
     for W_K, W_Q, W_V, P in heads:
@@ -227,7 +173,7 @@ def attention_layer(
             scores = np.array([(W_K @ e) @ (W_Q @ query) for e in E[:-1]])
             if softmax_of_scores:
                 scores = softmax(scores / len(W_K) ** 0.5)
-            updated[j] += damping * P @ sum(score * (W_V @ e) for score, e in zip(scores, E[:-1], strict=True))
+            updated[j] += P @ sum(score * (W_V @ e) for score, e in zip(scores, E[:-1], strict=True))
     return updated
 
 
@@ -249,28 +195,17 @@ def gd_plus_plus(X: np.ndarray, Y: np.ndarray, x_q: np.ndarray, eta: list[float]
     return -Y[-1]
 
 
-def chain_counts(X: np.ndarray, Y: np.ndarray, offsets: tuple[int, ...]) -> list[Counter[tuple[tuple[int, ...], int]]]:
-    """Counts of (context, output) by context length: how often, for the longest; for the others, after how many different
-    tokens further back (Kneser & Ney 1995), down to the empty context."""
-    pairs = [(tuple(int(x[offset - 1]) for offset in offsets), int(y)) for x, y in zip(X, Y, strict=True)]
-    counts = [Counter(pairs)]
-    while len(next(iter(counts[0]))[0]):
-        counts.insert(0, Counter((context[:-1], i) for context, i in counts[0]))
-    return counts
-
-
 class Chain:
     """Interpolated modified Kneser-Ney of any order (Chen & Goodman 1999, Eq. 24 to 26), pair by pair from dictionaries."""
 
-    def __init__(self, X: np.ndarray, Y: np.ndarray, offsets: tuple[int, ...], vocab_size: int):
-        self.counts = chain_counts(X, Y, offsets)
+    def __init__(self, X: np.ndarray, Y: np.ndarray, vocab_size: int):
+        pairs = [(tuple(map(int, x)), int(y)) for x, y in zip(X, Y, strict=True)]
+        self.counts = [Counter(pairs)]  # by length: how often, for the longest; for others, after how many tokens further back
+        for _ in X.T:
+            self.counts.insert(0, Counter((context[:-1], i) for context, i in self.counts[0]))
         self.D = [modified_discounts(list(level.values())) for level in self.counts]
         followed = [max(self.counts[0].get(((), i), 0), 1) for i in range(vocab_size)]
         self.lowest = [n / sum(followed) for n in followed]
-
-    def seen(self, context: tuple[int, ...]) -> list[int]:
-        """The outputs that followed a context."""
-        return sorted(i for c, i in self.counts[len(context)] if c == context)
 
     def gamma(self, context: tuple[int, ...]) -> float:
         """What the discounts free in a context's row; 1 where it never occurred."""
@@ -286,15 +221,3 @@ class Chain:
         n = level.get((context, i), 0)
         total = sum(m for (c, _), m in level.items() if c == context)
         return (n - self.D[len(context)][min(n, 3)]) / total + lower if total else lower
-
-
-def sentences(seed: int, number: int) -> list[str]:
-    """Sentences whose words depend on the two before, so that contexts of several tokens tell something."""
-    rng, out = np.random.default_rng(seed), []
-    for _ in range(number):
-        words = list(rng.choice(len(WORDS), 2))
-        for _ in range(rng.integers(3, 9)):
-            follows = (3 * words[-1] + words[-2]) % len(WORDS)
-            words.append(int(follows) if rng.random() < 0.6 else int(rng.integers(len(WORDS))))
-        out.append(" ".join(WORDS[w] for w in words))
-    return out

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference_blur as reference
 from drawn import two_classes as data
 from interruption import resumed_after
+from refusals import refused
+from scipy.special import softmax
 
 from icl import blur
 from icl.blur import Rules, Stage, baselines, learn, learning_curves, load_genome, search, sgd_rules
@@ -68,12 +69,120 @@ def channels_last(synapses: Any) -> list[np.ndarray]:
     return [np.moveaxis(np.asarray(synapse.W, float), 0, -1) for synapse in synapses]
 
 
-def blobs(examples: int = 60, seed: int = 0, classes: int = 4) -> Examples:
+def blobs(examples: int) -> Examples:
     """Four classes in five dimensions."""
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, classes, examples)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, examples)
     X = rng.normal(size=(examples, 5)) + 3 * np.eye(5)[labels]
-    return Examples(X.astype(np.float32), np.eye(classes, dtype=np.float32)[labels])
+    return Examples(X.astype(np.float32), np.eye(4, dtype=np.float32)[labels])
+
+
+# The paper's sums
+
+SIGMA = {"tanh": np.tanh, "relu": lambda z: np.maximum(z, 0), "sigmoid": lambda z: 1 / (1 + np.exp(-z)), "linear": lambda z: z}
+SLOPE = {"relu": lambda z: 1.0 * (z > 0), "tanh": lambda z: 1 - np.tanh(z) ** 2, "linear": np.ones_like}
+
+
+def normalised(z: np.ndarray, m: float, s: float, over: str) -> np.ndarray:
+    """z [B, n, k], every neuron's state over the minibatch, or every state over minibatch and layer."""
+    axes = 0 if over == "batch" else (0, 1)
+    return m * (z - z.mean(axis=axes, keepdims=True)) / np.sqrt(z.var(axis=axes, keepdims=True) + 1e-5) + s
+
+
+def unit(W: np.ndarray) -> np.ndarray:
+    """W [n_in, n_out, c], what enters a neuron of norm 1."""
+    return W / np.sqrt((W**2).sum(axis=0) + 1e-9)
+
+
+def activated(name: str, z: np.ndarray) -> np.ndarray:
+    """σ of every entry, or the softmax over neurons."""
+    return softmax(z, axis=1) if name == "softmax" else SIGMA[name](z)
+
+
+def with_slopes(name: str, z: np.ndarray, r: dict) -> np.ndarray:
+    """The activated states, the second of which is the derivative where the rules say so."""
+    a = activated(name, z)
+    if r["derivative"]:
+        a[:, :, 1] = SLOPE[name](z[:, :, 1])
+    return a
+
+
+def slow_step(g: dict, r: dict, Ws: list, x: np.ndarray, y: np.ndarray, age: float = 0.0) -> tuple[list, np.ndarray]:
+    """One whole step: new synapses [n_in + 1, n_out, c], and logits."""
+    k, B, L = r["states"], len(x), len(Ws)
+    channels = k if r["multistate"] else 1
+
+    def read(W: np.ndarray) -> np.ndarray:  # with a channel for each state
+        W = g["rescale"] * unit(W) if r["synapse_norm"] else W
+        return W if r["multistate"] else np.repeat(W, k, axis=2)
+
+    def over(layer: int) -> str:
+        return "layer" if r["over"] == "mixed" and layer == 1 else "batch"
+
+    def with_bias(a: np.ndarray) -> np.ndarray:
+        return np.concatenate([a, np.ones((B, 1, k))], axis=1)
+
+    def forward_layer(W: np.ndarray, a: np.ndarray, below: int, last: bool) -> tuple[np.ndarray, np.ndarray]:  # Eq. 5
+        z = g["eta"] * np.einsum("ijc,dc,bid->bjc", read(W), g["nu"], with_bias(a))
+        if r["normalise_output"] if last else r["normalise"] in ("forward", "both"):
+            z = normalised(z, g["m_output"] if last else g["m"], g["s"], over(below + 1))
+        return with_slopes(r["output"] if last else r["hidden"], z, r), z[:, :, 0]
+
+    def feed(a: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        fed = np.zeros_like(a)
+        fed[:, :, 0] = a[:, :, 0]
+        fed[:, :, 1] = np.where(y == 1, 1.0, -1.0)
+        if r["feedback"] == "cross_entropy":
+            fed[:, :, 1] = a[:, :, 1] * (softmax(logits, axis=1) - y)
+        return fed
+
+    a = [np.zeros((B, x.shape[1], k))]
+    a[0][:, :, 0] = x
+    logits = x
+    for n, W in enumerate(Ws):
+        states, logits = forward_layer(W, a[n], n, n == L - 1)
+        a.append(states)
+    a[L] = feed(a[L], logits)
+    for n in range(L - 1, 0, -1):  # Eq. 6
+        V = read(Ws[n][:-1].transpose(1, 0, 2))
+        u = g["eta"] * np.einsum("jic,dc,bjd->bic", V, g["mu"], a[n + 1])
+        z = g["f"] * a[n] + u if r["backward"] == "additive" else g["f"] * a[n] * u
+        if r["normalise"] in ("backward", "both"):
+            z = normalised(z, *((1.0, 0.0) if r["derivative"] else (g["m"], g["s"])), over(n))
+        new = activated(r["backward_activation"] or r["hidden"], z)
+        if r["backward"] == "multiplicative_second_state":
+            new[:, :, 0] = a[n][:, :, 0]
+        a[n] = new
+
+    def ridge(before: np.ndarray, after: np.ndarray, c: int, lam: float, trust: float) -> np.ndarray:
+        A, E = before @ g["pre"][:, c], after @ g["post"][c]
+        alpha = np.mean([row @ row for row in A])
+        H = A.T @ np.linalg.inv(A @ A.T / alpha + lam * np.eye(B)) @ E / np.sqrt(alpha)
+        part = (((A @ H) ** 2).sum() / alpha + 1e-6) / ((E**2).sum() + 1e-6)
+        return H / part ** (trust / 2)
+
+    def updated(W: np.ndarray, before: np.ndarray, after: np.ndarray, neurons: int, last: bool) -> np.ndarray:  # Eq. 7
+        rate = g["eta_synapse"]
+        if r["aging"]:
+            floor = g["floor_output" if last else "floor"]
+            rate = rate * max(floor + (1 - floor) / (1 + g["aging"] * age), 0.01)
+        if r["update"] != "ridge":
+            H = np.einsum("bie,ec,cd,bjd->ijc", before, g["pre"], g["post"], after)[:, :, :channels] / B
+            return g["f_synapse"] * W + rate * H
+        rate = rate * (g["eta_output"] if last else neurons ** -g["width"] / (1 + g["depth"] * (L - 2) * neurons**0.5))
+        lam, trust = (g["lam_output"], 0.0) if last else (g["lam"], g["trust"])
+        H = np.stack([ridge(before, after, c, lam, trust) for c in range(channels)], axis=2)
+        return (1 - abs(rate * g["decay"])) * W + rate * H
+
+    new_W, below = [], a[0]
+    for n in range(L):
+        last, neurons = n == L - 1, Ws[n].shape[1]
+        before, after = {"backward": a[n], "sequential": below}[r["pre"]], a[n + 1]
+        if last and r["pre"] == "sequential":
+            after = feed(*forward_layer(Ws[n], below, n, last))
+        new_W.append(updated(Ws[n], with_bias(before), after, neurons, last))
+        below = forward_layer(new_W[n], below, n, last)[0]
+    return new_W, logits
 
 
 @pytest.mark.parametrize("name", [*DESIGNS, *(pytest.param(name, marks=slow) for name in SLOW_DESIGNS)])
@@ -87,7 +196,7 @@ def test_a_step_is_the_paper_s_sums(name):
     genome, synapses, x, y = made_learner(rules, age=age, **old)
     new, logits = jax.jit(functools.partial(learn, rules=rules))(genome, synapses=synapses, x=x, y=y)
     g = jax.tree.map(np.asarray, genome._asdict())
-    W, z = reference.step(g, dataclasses.asdict(rules), channels_last(synapses), np.asarray(x), np.asarray(y), age=age)
+    W, z = slow_step(g, dataclasses.asdict(rules), channels_last(synapses), np.asarray(x), np.asarray(y), age=age)
     exact: Any = {"rtol": 1e-9, "atol": 1e-10} if rules.update == "ridge" else {"rtol": 1e-11, "atol": 1e-12}
     chex.assert_trees_all_close([*channels_last(new), logits], [*W, z], **exact)
     for before, after in zip(synapses, new, strict=True):
@@ -102,15 +211,15 @@ def test_a_step_is_the_paper_s_sums(name):
 
 
 @pytest.mark.parametrize(
-    "sizes, hidden, output, loss, dtype, most",
+    "sizes, hidden, output, loss",
     [
-        ((6, 7, 4), "tanh", "linear", "cross_entropy", np.float64, 1e-12),
-        pytest.param((6, 7, 5, 6, 4), "sigmoid", "sigmoid", "squared_error", np.float64, 1e-12, marks=slow),
+        ((6, 7, 4), "tanh", "linear", "cross_entropy"),
+        pytest.param((6, 7, 5, 6, 4), "sigmoid", "sigmoid", "squared_error", marks=slow),
     ],
 )
-def test_descent_is_a_genome(sizes, hidden, output, loss, dtype, most):
-    """The bounds of the task after 50 steps: 1e-12 in float64 (some 1e4 roundings of 1e-16), 1e-6 in float32."""
-    found = blur.sgd_difference(sgd_rules(hidden, loss, output=output), sizes, dtype=dtype)
+def test_descent_is_a_genome(sizes, hidden, output, loss, most=1e-12):
+    """After 50 steps, in float64, to some 1e4 roundings of 1e-16."""
+    found = blur.sgd_difference(sgd_rules(hidden, loss, output=output), sizes, dtype=np.float64)
     assert found.one_step <= found.all_steps + most and found.all_steps < most < 1e-2 < found.change
 
 
@@ -122,7 +231,7 @@ def test_synapses_that_would_overflow_are_brought_back_unread():
     step = jax.jit(lambda n: jax.lax.fori_loop(0, n, lambda _, s: learn(grows, rules, s, x, y)[0], synapses))
     for a, b in zip(*(channels_last(step(n)) for n in (20, 100)), strict=True):
         assert 1e5 < np.abs(b).max() <= 1.001e6
-        np.testing.assert_allclose(reference.unit(a), reference.unit(b), atol=1e-3)
+        np.testing.assert_allclose(unit(a), unit(b), atol=1e-3)
 
 
 @slow
@@ -228,7 +337,7 @@ def test_tasks_relabel_and_mix_as_they_say():
 
 def test_the_curve_objective_is_the_weighted_log_loss_of_every_update():
     """By the pure functions one update after another; float32, sums of six terms: 1e-4."""
-    genome, source = backprop_genome(2, eta_synapse=-0.2), make_source(blobs())
+    genome, source = backprop_genome(2, eta_synapse=-0.2), make_source(blobs(60))
     episode = draw_family_episode(jax.random.key(0), Family((3,), 8, examples=30), source, unroll=6, query_size=10)
     assert episode.x.shape == (6, 8, 5)
     assert len(np.unique(np.asarray(episode.x).reshape(-1, 5), axis=0)) == 30  # of 48 in turn
@@ -260,18 +369,15 @@ def test_a_genome_comes_back_from_its_file_to_the_last_bit(tmp_path):
     assert again[1:] == learned[1:]
     chex.assert_trees_all_equal(again.genome, learned.genome)
     content = json.loads(file.read_text())
+    genome, rules, of_no_genome = content["genome"], content["rules"], [{"rules": {}, "genome": {}}, {"provenance": 7}]
+    of_no_genome += [{"rules": {**rules, "states": [4]}}, *({"genome": value} for value in (None, 7, [1]))]
     for change, message in (
-        ({"genome": {**content["genome"], "nu": [[1.0]]}}, "for 4 states"),
-        ({"genome": {**content["genome"], "f": float("nan")}}, "not finite"),
-        ({"rules": {}, "genome": {}}, "cannot be read as a genome"),
-        ({"rules": {**content["rules"], "states": [4]}}, "cannot be read as a genome"),
-        ({"genome": {**content["genome"], "f": 10**400}}, "cannot be read as a genome"),
-        ({"provenance": 7}, "cannot be read as a genome"),
-        *(({"genome": value}, "cannot be read as a genome") for value in (None, 7, [1])),
+        ({"genome": {**genome, "nu": [[1.0]]}}, "for 4 states"),
+        ({"genome": {**genome, "f": float("nan")}}, "not finite"),
+        *((change, "cannot be read as a genome") for change in [*of_no_genome, {"genome": {**genome, "f": 10**400}}]),
     ):
         bad.write_text(json.dumps({**content, **change}))
-        with pytest.raises(ValueError, match=message):
-            load_genome(bad)
+        refused(message, load_genome, bad)
 
 
 def test_images_are_parted_centred_and_resized():
@@ -294,9 +400,8 @@ def test_images_are_parted_centred_and_resized():
 @slow
 def test_shipped_genomes_say_where_they_come_from_and_learn():
     """Two learners of ten updates: within 3 points of the reported test accuracy."""
-    for name in blur.shipped_genomes():
-        provenance = load_genome(name).provenance
-        assert {"config", "seed", "data", "dev_accuracy", "test_accuracy", "meta_steps", "versions"} <= set(provenance)
+    said = {"config", "seed", "data", "dev_accuracy", "test_accuracy", "meta_steps", "versions"}
+    assert all(said <= set(load_genome(name).provenance) for name in blur.shipped_genomes())
     sets, (genome, rules, provenance) = blur.image_sets(read_images("digits")), load_genome("digits")
     curves = learning_curves(genome, rules, (32,), sets.train, sets.test, steps=10, seeds=(20, 21))
     assert curves[:, 10].mean() > provenance["test_accuracy"]["10"] - 0.03 > 0.9
@@ -313,7 +418,7 @@ def test_shipped_genomes_say_where_they_come_from_and_learn():
 
 
 @slow
-def test_parts_are_disjoint_standardised_and_of_all_classes(data_dir):
+def test_parts_are_disjoint_standardised_and_of_all_classes():
     assert [task.name for task in baselines.select_tasks(["mixture@5/128", "iris"])] == ["iris/128", "mixture@5/128"]
     for name in (task.data for task in baselines.TASKS if not task.data.startswith("mnist")):
         sets, again, other = baselines.task_sets(name), baselines.task_sets(name), baselines.task_sets(name, seed=1)
@@ -323,11 +428,7 @@ def test_parts_are_disjoint_standardised_and_of_all_classes(data_dir):
         np.testing.assert_allclose(sets.train.X.std(axis=0), 1, atol=1e-4)
         assert all(np.all(part.Y.sum(axis=1) == 1) and part.Y.sum(axis=0).min() > 0 for part in sets[:3])
         assert np.array_equal(sets.test.X, again.test.X) and not np.array_equal(sets.train.X, other.train.X)
-        examples = len(np.unique(np.concatenate([part.X for part in sets[:3]]), axis=0))
-        assert examples == M or name == "iris"  # which has two equal flowers
-    sets, small = baselines.task_sets("mnist@28"), baselines.task_sets("mnist@7")
-    assert [len(one.X) for one in sets[:3]] == [3500, 500, 1000] and (sets.inputs, small.inputs) == (784, 49)
-    np.testing.assert_array_equal(sets.train.Y, small.train.Y)
+        assert len(np.unique(np.concatenate([part.X for part in sets[:3]]), axis=0)) >= M - 1  # two flowers are equal
 
 
 @slow
@@ -366,8 +467,6 @@ def test_costs_of_updates_by_hand():
     last += product(M, n1 + 1, M) + 8 * product(n2, M, M) + product(n1 + 1, M, n2)
     digits, hebbian = (functools.partial(baselines.rule_flops, *load_genome(name)[:2]) for name in ("digits", "hebbian"))
     assert digits((n0, n1, n2), M) == 2 * forward + back + first + last  # in sequence: forward twice
-    parts = digits((64, 32, 10), 64) / baselines.descent_flops((64, 32, 10), 64)
-    assert parts == pytest.approx(8.53, abs=0.005)
     mixed = product(4, 1, M * n0) + 2 * product(4, 4, M * n1) + product(4, 4, M * n2)
     assert hebbian((n0, n1, n2), M) == sum(passes_of(4)) + mixed + 4 * (product(n0 + 1, M, n1) + product(n1 + 1, M, n2))
 
@@ -388,5 +487,4 @@ def test_updates_to_reach_an_accuracy_by_hand():
     for accuracy, updates in ((0.2, 1), (0.5, 1), (0.6, 2), (0.65, 4), (0.7, 8), (0.75, np.inf)):
         assert baselines.updates_to_reach(accuracy, (1, 2, 8, 16), (0.5, 0.6, 0.7, 0.65)) == pytest.approx(updates)
     for at, curve in (((1, 2), (0.5,)), ((), ()), ((0, 1), (0.1, 0.2)), ((2, 1), (0.1, 0.2))):
-        with pytest.raises(ValueError, match="give one for each, ascending from 1 on"):
-            baselines.updates_to_reach(0.5, at, curve)
+        refused("give one for each, ascending from 1 on", baselines.updates_to_reach, 0.5, at, curve)

@@ -1,4 +1,4 @@
-"""N-grams: rows against Kneser-Ney from dictionaries; ARPA files against KenLM and the recursion of ARPA in plain Python.
+"""N-grams: rows against Kneser-Ney from dictionaries; ARPA files against their recursion in plain Python.
 
 Tolerances: rows are float32, logarithms of at most 10, right to 1e-6, and five add up. Five log10 probabilities and weights of
 at most 10, written with eight digits, are right to 5e-7 each: SUM.
@@ -12,11 +12,12 @@ import jax
 import numpy as np
 import pytest
 from reference import Chain, random_documents, stream_of, windows
+from refusals import refused
 from tables import each_row
 
 from jexplicit.data.tokenizers import Tokenizer, encode_documents, train_tokenizer
 from jexplicit.lm import ngram
-from jexplicit.lm.evaluation import evaluate, log_probabilities, score
+from jexplicit.lm.evaluation import evaluate, score
 from jexplicit.lm.fit import fit_model
 from jexplicit.lm.model import LanguageModel, read_text
 from jexplicit.lm.ngram import arpa_words, read_arpa, smoothed_ngrams, write_arpa
@@ -40,20 +41,17 @@ def ngrams_of(order):
     return smoothed_ngrams(X[:, :order], Y, vocab_size=N)
 
 
-def context_of(x, order):
-    return tuple(map(int, x[:order]))
-
-
 by_softmax = jax.jit(jax.vmap(lambda model, x: jax.nn.log_softmax(model.logits(x)), in_axes=(None, 0)))
 
 
 def test_the_softmax_of_rows_is_kneser_ney_from_dictionaries_of_contexts_seen_or_not():
     for order in (1, 4):
-        model, slow = LanguageModel(ngrams_of(order), "none", False), Chain(X, Y, tuple(range(1, order + 1)), N)
+        model, slow = LanguageModel(ngrams_of(order), "none", False), Chain(X[:, :order], Y, N)
         P = np.exp(by_softmax(model, jax.device_put(CONTEXTS[:, :order].astype(np.int32))))
-        expected = [[slow.P(context_of(x, order), i) for i in range(N)] for x in CONTEXTS]
+        contexts = [tuple(map(int, x[:order])) for x in CONTEXTS]
+        expected = [[slow.P(context, i) for i in range(N)] for context in contexts]
         np.testing.assert_allclose(P, expected, rtol=2e-5, atol=0)  # logits are right to 1e-5
-        assert 0 < sum(not slow.seen(context_of(x, order)) for x in CONTEXTS) < len(CONTEXTS) or order == 1
+        assert 0 < len(set(contexts) - {context for context, _ in slow.counts[order]}) < len(contexts) or order == 1
 
 
 def test_neither_the_order_of_positions_nor_blocks_nor_narrow_integers_change_anything(monkeypatch):
@@ -66,26 +64,16 @@ def test_neither_the_order_of_positions_nor_blocks_nor_narrow_integers_change_an
             np.testing.assert_array_equal(mine, theirs)
 
 
-IDS = 256  # up to the largest of uint8
-ATOL = 1e-5  # five float32 rows that add up to at most some 20 nats
-
-
-def text_of(seed, eos=True):
-    """Of frequent ids at the end of the vocabulary."""
-    documents = [[IDS - i for i in document] for document in random_documents(seed, 30, IDS, 25)]
-    return read_text(stream_of(documents, np.uint8), 4, eos=eos)
-
-
-def test_look_ups_are_the_softmax_of_the_rows():
+def test_look_ups_are_the_softmax_of_the_rows_with_ids_up_to_the_largest_of_uint8():
+    """To 1e-5: five float32 rows that add up to at most some 20 nats."""
     for eos in (True, False):
-        (X, Y, past), (seen, targets, _) = text_of(2, eos), text_of(1, eos)
-        model = LanguageModel(smoothed_ngrams(seen, targets, vocab_size=IDS), "none", eos)
+        documents = ([[256 - i for i in document] for document in random_documents(seed, 30, 256, 25)] for seed in (2, 1))
+        (X, Y, past), (seen, targets, _) = (read_text(stream_of(part, np.uint8), 4, eos=eos) for part in documents)
+        model = LanguageModel(smoothed_ngrams(seen, targets, vocab_size=256), "none", eos)
         log_p = np.asarray(by_softmax(model, jax.device_put(X.astype(np.int32))))
         own = np.take_along_axis(log_p, Y[:, None].astype(int), axis=1)[:, 0]
-        np.testing.assert_allclose(log_probabilities(model, X, Y), own, rtol=0, atol=ATOL)
-        np.testing.assert_allclose(score(model, past.stream), own, rtol=0, atol=ATOL)
-        assert evaluate(model, past.stream).loss == pytest.approx(-own.mean(), abs=ATOL)
-        assert Y.max() == IDS - 1
+        np.testing.assert_allclose(score(model, past.stream), own, rtol=0, atol=1e-5)
+        assert evaluate(model, past.stream).loss == pytest.approx(-own.mean(), abs=1e-5) and Y.max() == 255
 
 
 # ARPA files
@@ -97,10 +85,6 @@ def model_of(order: int, eos: bool) -> LanguageModel:
         return fit_model(["unigram", "bigram"][order - 1], TrainingText(stream_of(DOCUMENTS), N, eos=eos)).model
     X, Y = windows(DOCUMENTS, order - 1, eos=eos)
     return LanguageModel(smoothed_ngrams(X[:, : order - 1], Y, vocab_size=N), "none", eos)
-
-
-def log10_scores(model: LanguageModel, documents=NEW) -> np.ndarray:
-    return score(model, stream_of(documents)).astype(np.float64) / math.log(10)
 
 
 class SlowArpa:
@@ -126,38 +110,27 @@ class SlowArpa:
         return [self.log_p(tuple(text[max(0, t - self.order + 1) : t]), text[t]) for t in range(1, len(text))]
 
 
-def assert_close(found, expected) -> None:
-    np.testing.assert_allclose(found, expected, rtol=0, atol=SUM)
+def assert_scores(found, model: LanguageModel, documents=NEW) -> None:
+    """Of every token, as logarithms of base 10."""
+    np.testing.assert_allclose(found, score(model, stream_of(documents)) / math.log(10), rtol=0, atol=SUM)
 
 
 def test_a_file_gives_the_models_own_numbers_and_what_is_read_again_scores_alike(tmp_path):
     path, zipped = tmp_path / "lm.arpa", tmp_path / "lm.arpa.gz"
     for order, eos in ORDERS:
         model = model_of(order, eos)
-        expected = log10_scores(model)
         write_arpa(path, model, WORDS)
         write_arpa(zipped, model, WORDS)
         arpa = SlowArpa(path)
-        assert_close([p for d in NEW for p in arpa.scores([arpa_words(WORDS)[i] for i in d], eos=eos)], expected)
+        found = [p for d in NEW for p in arpa.scores([arpa_words(WORDS)[i] for i in d], eos=eos)]
+        assert_scores(found, model)
         assert ("-99\t</s>\t0\n" in path.read_text()) != eos
         read, tokenizer = read_arpa(zipped)
         assert sorted(tokenizer.pieces()) == sorted(WORDS.pieces())
         assert (read.eos, read.radius) == (eos, max(1, order - 1))
         renamed = [tokenizer.encode(" ".join(arpa_words(WORDS)[i] for i in d)).tolist() for d in NEW]
-        assert_close(log10_scores(read, renamed), expected)
-        assert_close(log10_scores(read_arpa(path, WORDS)[0]), expected)
-
-
-def test_kenlm_scores_every_token_alike(tmp_path):
-    kenlm = pytest.importorskip("kenlm")
-    path, words = tmp_path / "lm.arpa", arpa_words(WORDS)
-    for order, eos in ORDERS:
-        model = model_of(order, eos)
-        write_arpa(path, model, WORDS)
-        theirs = kenlm.Model(str(path))
-        assert theirs.order == max(order, 2)
-        found = [p for d in NEW for p, *_ in theirs.full_scores(" ".join(words[i] for i in d), eos=eos)]
-        assert_close(found, log10_scores(model))
+        assert_scores(found, read, renamed)
+        assert_scores(found, read_arpa(path, WORDS)[0])
 
 
 FOREIGN = r"""
@@ -218,14 +191,15 @@ def test_pieces_with_white_space_and_reserved_words(tmp_path):
 
 
 def test_models_of_other_rows_are_refused(tmp_path):
-    text = TrainingText(stream_of(DOCUMENTS), N)
-    with pytest.raises(ValueError, match="a model of TokenTables is no n-gram model.* choose the method ngram"):
-        write_arpa(tmp_path / "lm.arpa", fit_model("explicit", text).model, WORDS)
-    with pytest.raises(ValueError, match="a tokenizer of 12 tokens and a model of 13: use the model's own"):
-        write_arpa(tmp_path / "lm.arpa", fit_model("unigram", TrainingText(stream_of(DOCUMENTS), 13)).model, WORDS)
+    fits = (("explicit", N), ("unigram", 13))
+    explicit, wide = (fit_model(name, TrainingText(stream_of(DOCUMENTS), n)).model for name, n in fits)
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="cannot be written .*choose another folder"):
-        write_arpa(tmp_path / "file" / "lm.arpa", model_of(2, True), WORDS)
+    for said, path, model in (
+        ("a model of TokenTables is no n-gram model.* choose the method ngram", "lm.arpa", explicit),
+        ("a tokenizer of 12 tokens and a model of 13: use the model's own", "lm.arpa", wide),
+        ("cannot be written .*choose another folder", "file/lm.arpa", model_of(2, True)),
+    ):
+        refused(said, write_arpa, tmp_path / path, model, WORDS)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -245,24 +219,18 @@ DAMAGE = [  # what is replaced once, by what, and what is said
 ]
 
 
-def refused(said: str, path, *more):
-    with pytest.raises(ValueError, match=said) as error:
-        read_arpa(path, *more)
-    assert str(path) in str(error.value)
-
-
 def test_bad_files_are_refused_with_file_line_and_remedy(tmp_path):
     path, zipped = tmp_path / "lm.arpa", tmp_path / "lm.arpa.gz"
     write_arpa(path, model_of(3, True), WORDS)
     good = path.read_text()
     for size, said in ((9, "has 'w10', unlike the tokenizer"), (13, "does not have 'w12', unlike the tokenizer")):
-        refused(said, path, Tokenizer("\n".join(f"w{i}" for i in range(2, size)).encode(), "words"))
+        refused(said, read_arpa, path, Tokenizer("\n".join(f"w{i}" for i in range(2, size)).encode(), "words"))
 
     def damaged(pattern, replacement, message):
         text = re.sub(pattern, replacement, good, count=1, flags=re.DOTALL)
         assert text != good
         path.write_text(text)
-        refused(message, path)
+        assert str(path) in refused(message, read_arpa, path)
 
     each_row(damaged, DAMAGE)
     for data, said in [
@@ -275,7 +243,7 @@ def test_bad_files_are_refused_with_file_line_and_remedy(tmp_path):
         ),
     ]:
         path.write_bytes(data if isinstance(data, bytes) else data.encode())
-        refused(said, path)
+        refused(said, read_arpa, path)
     zipped.write_bytes(gzip.compress(good.encode())[:-200])
-    refused("not a whole file", zipped)
-    refused("cannot be read", tmp_path / "none.arpa")
+    refused("not a whole file", read_arpa, zipped)
+    refused("cannot be read", read_arpa, tmp_path / "none.arpa")

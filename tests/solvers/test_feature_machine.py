@@ -1,4 +1,4 @@
-"""Recursive feature machines: kernels, gradients and solutions against loops, jax.grad and scikit-learn.
+"""Recursive feature machines, against loops, jax.grad and scikit-learn; and the estimators of scikit-learn by its own checks.
 
 Tolerances: float64. Gradients add n terms in another order than reverse mode does: 1e-9 of their size.
 """
@@ -10,9 +10,13 @@ import jax
 import numpy as np
 import pytest
 from interruption import resumed_after
+from reference import explicit_solution
+from refusals import refused
 from sklearn.kernel_ridge import KernelRidge
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from jexplicit.runs.devices import data_mesh
+from jexplicit.sklearn import ExplicitClassifier, FeatureMachineClassifier, FeatureMachineRegressor
 from jexplicit.solvers.feature_machine import (
     KERNELS,
     FeatureMachine,
@@ -60,7 +64,7 @@ def test_predictions_are_sums_of_kernels_and_solve_the_regression(kernel):
 
 
 @ALL
-def test_slopes_and_the_gradient_outer_product_are_those_of_the_gradients_of_jax(kernel):
+def test_slopes_and_the_gradient_outer_product_are_those_of_the_gradients_of_jax_on_any_devices(kernel):
     X_, Z_, Y_, M_ = arrays()
 
     @jax.jit
@@ -75,26 +79,18 @@ def test_slopes_and_the_gradient_outer_product_are_those_of_the_gradients_of_jax
     direction = X if kernel == "quadratic" else X - Z[0]
     np.testing.assert_allclose(slope[:, None] * (direction @ M), wanted, rtol=1e-9, atol=1e-12)
     J = np.einsum("nid,ic->ncd", gradients, Y)
-    found = agop(FeatureMachine(X_, Y_, M_, L), kernel=kernel)
-    np.testing.assert_allclose(found, np.einsum("ncd,nce->de", J, J) / len(X), rtol=1e-9)
-
-
-def test_neither_blocks_of_examples_nor_devices_change_the_gradient_outer_product():
-    X_, _, Y_, M_ = arrays()
-    machine = FeatureMachine(X_, Y_, M_, L)
-    over_devices = split_examples(X, Y, block=2, mesh=data_mesh(8))
-    for kernel in ("laplace", "quadratic"):
-        np.testing.assert_allclose(agop(machine, over_devices, kernel=kernel), agop(machine, kernel=kernel), rtol=1e-10)
+    for examples in (None, split_examples(X, Y, block=2, mesh=data_mesh(8))):
+        found = agop(FeatureMachine(X_, Y_, M_, L), examples, kernel=kernel)
+        np.testing.assert_allclose(found, np.einsum("ncd,nce->de", J, J) / len(X), rtol=1e-9)
 
 
 def test_the_first_solve_is_scikit_learn_s_kernel_ridge():
     X_, Z_, Y_, _ = arrays()
-    machine, history = feature_machine(X_, Y_, solves=1, kernel="gaussian", bandwidth=L, ridge=0.1)
+    machine, _ = feature_machine(X_, Y_, solves=1, kernel="gaussian", bandwidth=L, ridge=0.1)
     square = np.mean((X[:, None] - X[None]) ** 2, axis=(0, 1)).sum()  # of the distances
     alpha: Any = 0.1
     ridge = KernelRidge(alpha=alpha, kernel="rbf", gamma=1 / (2 * L**2 * square)).fit(X, Y)
     np.testing.assert_allclose(predict(machine, Z_, kernel="gaussian"), ridge.predict(Z), rtol=1e-9)
-    assert [entry["solve"] for entry in history] == [1]
 
 
 def test_a_power_of_a_metric_is_that_of_its_eigenvalues():
@@ -120,9 +116,10 @@ def test_examples_far_from_zero_are_as_good_as_centred_ones(kernel):
 
 def test_an_interrupted_machine_resumes_with_the_same_bits(tmp_path):
     X_, _, Y_, _ = arrays()
-    run = functools.partial(feature_machine, X_, Y_, solves=4, ridge=1e-3)
+    run = functools.partial(feature_machine, X_, Y_, solves=4, ridge=1e-3, landmarks=11)
     (resumed, history), (whole, _) = resumed_after(2, run, tmp_path, "callback"), run()
     assert [entry["solve"] for entry in history] == [1, 2, 3, 4]
+    assert whole.X.shape == (11, 5) and (np.asarray(whole.X)[:, None] == X[None]).all(axis=2).any(axis=1).all()
     for one, other in zip(resumed, whole, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -130,7 +127,7 @@ def test_an_interrupted_machine_resumes_with_the_same_bits(tmp_path):
 @pytest.mark.parametrize("kernel", ["laplace", pytest.param("quadratic", marks=SLOW)])
 def test_landmarks_are_the_least_squares_of_their_kernels(kernel):
     _, Z_, _, M_ = arrays()
-    blocks, ridge, few = split_examples(X, Y, block=4), 1e-2, X[:11]
+    blocks, ridge, few = split_examples(X, Y, block=2, mesh=data_mesh(8)), 1e-2, X[:11]
     machine = solve_on_landmarks(blocks, jax.device_put(few), M_, kernel=kernel, bandwidth=L, ridge=ridge)
     Kxz, Kzz = of_loops(X, few, kernel), of_loops(few, few, kernel)
     alpha = np.linalg.solve(Kxz.T @ Kxz + ridge * np.trace(Kzz) / 11 * Kzz, Kxz.T @ Y)
@@ -138,12 +135,56 @@ def test_landmarks_are_the_least_squares_of_their_kernels(kernel):
     np.testing.assert_allclose(predict(machine, Z_, kernel=kernel), of_loops(Z, few, kernel) @ alpha, rtol=1e-6, atol=1e-7)
 
 
+# Estimators of scikit-learn
+
+
+@pytest.fixture
+def of_users():
+    """The settings that users have: those of the tests refuse what a conversion at the edge allows."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.mark.usefixtures("of_users")
 @pytest.mark.slow
-def test_devices_change_nothing(kernel="laplace"):
-    X_, _, Y_, _ = arrays()
-    options: Any = {"solves": 3, "kernel": kernel, "ridge": 1e-2, "landmarks": 11}
-    one, _ = feature_machine(X_, Y_, mesh=data_mesh(1), **options)
-    several, _ = feature_machine(X_, Y_, mesh=data_mesh(8), **options)
-    assert one.X.shape == (11, 5) and (np.asarray(one.X)[:, None] == X[None]).all(axis=2).any(axis=1).all()
-    for a, b in zip(one, several, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)  # sums in another order, twice through a solve
+@parametrize_with_checks([FeatureMachineRegressor(solves=2), FeatureMachineClassifier(solves=2), ExplicitClassifier()])
+def test_an_estimator_passes_the_checks_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.usefixtures("of_users")
+def test_counts_of_parts_are_those_of_the_whole_and_give_the_explicit_solution():
+    X, y = np.random.default_rng(0).poisson(1.0, (64, 11)).astype(float), np.arange(64) % 3
+    whole, parts = ExplicitClassifier().fit(X, y), ExplicitClassifier()
+    with pytest.raises(ValueError, match="Negative values"):
+        parts.partial_fit(-X, y)  # the next call is again the first
+    for part in (slice(0, 40), slice(40, 64)):
+        parts.partial_fit(X[part], y[part], classes=np.arange(3))
+    F = whole.cooccurrences_ + 1e-3
+    np.testing.assert_allclose(whole.cooccurrences_, X.T @ np.eye(3)[y], rtol=1e-12)
+    np.testing.assert_allclose(whole.coef_, explicit_solution(F, F.sum() / 64), rtol=1e-9, atol=1e-9)
+    for options, labels, message in (
+        ({"classes": [0, 1]}, y, "give the same ones"),
+        ({}, y + 9, r"labels \[ 9 10 11\] that were not among the classes"),
+    ):
+        refused(message, parts.partial_fit, X, labels, **options)
+    np.testing.assert_allclose(parts.cooccurrences_, whole.cooccurrences_, rtol=1e-12)  # whatever was refused
+    np.testing.assert_allclose(parts.coef_, whole.coef_, rtol=1e-9, atol=1e-9)
+    for smoothing in (0, -1.0, float("nan")):
+        refused("use a number above 0, such as 1e-3", ExplicitClassifier(smoothing=smoothing).fit, X, y)
+
+
+@pytest.mark.usefixtures("of_users")
+def test_the_feature_machine_takes_the_number_of_solves_with_the_least_held_out_error(monkeypatch):
+    calls, rng = [], np.random.default_rng(0)
+
+    def solved(X, Y, *, solves, **options):
+        calls.append((X.shape, solves, options["landmarks"]))
+        return FeatureMachine(X, Y, jax.device_put(np.eye(11))), [{"held_out_error": error} for error in (3.0, 1.0, 2.0)]
+
+    monkeypatch.setattr("jexplicit.sklearn.feature_machine", solved)
+    X, y = rng.normal(size=(64, 11)), rng.normal(size=64)
+    fitted = FeatureMachineRegressor(solves=3, landmarks=40, validation_fraction=0.25, random_state=0).fit(X, y)
+    assert fitted.solves_ == 2 and calls == [((48, 11), 3, 40), ((64, 11), 2, 40)]
+    gaps = np.sqrt(((X[:, None] - X[None]) ** 2).sum(axis=2))
+    np.testing.assert_allclose(fitted.predict(X), np.exp(-gaps) @ (y - y.mean()) + y.mean(), rtol=1e-5)

@@ -10,23 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 import chex
 import numpy as np
 import pytest
-from counted_models import stream, tokenizer
+from refusals import refused
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
 from jexplicit.data.tokenizers import encode_documents, train_tokenizer
 from jexplicit.lm.counted import contexts, evidence
-from jexplicit.lm.counted.contexts import (
-    COLUMNS,
-    Context,
-    Decisions,
-    Text,
-    decisions,
-    grow,
-    predicted_places,
-    spelling,
-)
-from jexplicit.lm.counted.evidence import Described, Gate, Layer, View, blocks_of, directions, newton, pass_over, read_gate
+from jexplicit.lm.counted.evidence import Described, Gate, View, blocks_of, directions, newton, pass_over, read_gate
 
 ATOL = 1e-5
 
@@ -37,7 +27,7 @@ _play = (
     "a line\n\nKing:\nTo be? it's two; NO\n\nFirst Man:\nOh\n\nKing:\n-",
     "\nwe\nbe",
 )
-_all = (1, 3, *COLUMNS, "4:2")
+_all = (1, 3, *contexts.COLUMNS, "4:2")
 
 
 @functools.cache
@@ -51,12 +41,12 @@ def plays(n, seed=0):
 
 def text(ids, history="none"):
     N = characters().vocab_size
-    return Text(ids, spelling(characters(), N)._replace(classes={4: np.arange(N) % 4}), history)
+    return contexts.Text(ids, contexts.spelling(characters(), N)._replace(classes={4: np.arange(N) % 4}), history)
 
 
 def facts(ids, t):
     """The columns of place t by a loop over the characters before it, in the document."""
-    own, pieces = spelling(characters(), characters().vocab_size), characters().pieces()
+    own, pieces = contexts.spelling(characters(), characters().vocab_size), characters().pieces()
     begin = max(i for i in range(t) if ids[i] == 0)
     before = [pieces[i] for i in ids[begin + 1 : t]]
     words, part, since, line, lines, opens, in_line, begun, mark, shape = [], [], [], [], [], [], 0, 0, None, []
@@ -115,25 +105,13 @@ def test_columns_tell_places_apart_as_slow_facts_do():
 def test_no_column_sees_the_future_or_beyond_a_window():
     ids, far = plays(3), plays(6)
     for t in (1, 40, 121, len(ids) - 2):
-        other = np.concatenate([ids[:t], plays(3, seed=7)[: len(ids) - t]])
-        for history in ("none", "all"):
-            one, two = text(ids, history), text(other, history)
-            for column in _all:
-                np.testing.assert_array_equal(one[column][: t + 1], two[column][: t + 1], err_msg=f"{column}")
+        one, two = (text(own, "all") for own in (ids, np.concatenate([ids[:t], plays(3, seed=7)[: len(ids) - t]])))
+        for column in _all:
+            np.testing.assert_array_equal(one[column][: t + 1], two[column][: t + 1], err_msg=f"{column}")
     for t in (60, 140, len(far) - 1):
         other = np.append(np.resize(plays(9, seed=7), t - 32), far[t - 32 :])
         one, two = (text(own, "window:32") for own in (far, other))
-        for column in _all:
-            assert one[column][t] == two[column][t], (column, t)
-
-
-def test_no_column_sees_another_document():
-    ids = plays(2)
-    pads, whole = np.flatnonzero(ids == 0), text(ids)
-    for a, b in zip(pads[:-1], pads[1:], strict=True):
-        own = text(ids[a : b + 1])
-        for column in _all:
-            np.testing.assert_array_equal(whole[column][a + 1 : b + 1], own[column][1:], err_msg=f"{column}")
+        assert [one[column][t] for column in _all] == [two[column][t] for column in _all], t
 
 
 def test_trees_have_a_path_for_every_token_and_those_of_the_same_places_share_theirs():
@@ -141,7 +119,7 @@ def test_trees_have_a_path_for_every_token_and_those_of_the_same_places_share_th
     ids = rng.integers(0, 40, 3000) // 3
     pairs = csr_array((np.ones(2999, int), (ids[1:], ids[:-1])), shape=(14, 14))
     for tree in (
-        grow(ids, 14)[0],
+        contexts.grow(ids, 14)[0],
         contexts.bisect(contexts.word_vectors([pairs, pairs.T.tocsr()], 3), np.bincount(ids, minlength=14)),
         contexts.bisect(np.zeros((14, 3)), np.ones(14, int)),  # vectors that say nothing
         contexts.agglomerate(rng.random((14, 5))),
@@ -149,7 +127,7 @@ def test_trees_have_a_path_for_every_token_and_those_of_the_same_places_share_th
         log_odds = rng.normal(size=(2, 13)) * 3
         np.testing.assert_allclose(np.exp(tree.log_probabilities(log_odds)).sum(axis=1), 1, atol=1e-12)
         assert np.bincount(tree.node[tree.within], minlength=13).min() >= 2
-    tree = grow(np.concatenate([[0, 1, rng.integers(3, 5), 2] for _ in range(300)]), 5)[0]
+    tree = contexts.grow(np.concatenate([[0, 1, rng.integers(3, 5), 2] for _ in range(300)]), 5)[0]
     assert tree.bit[3, : tree.length[3] - 1].tolist() == tree.bit[4, : tree.length[4] - 1].tolist()
 
 
@@ -173,38 +151,36 @@ def test_word_classes_are_the_groups_of_words_that_stand_in_the_same_places(monk
     rng = np.random.default_rng(1)
     groups = np.arange(1, 31).reshape(3, 10)  # subjects, verbs, objects; token 31 never occurs
     ids = np.stack([rng.choice(group, 2000) for group in groups], axis=1).ravel()
-    found = grow(ids, 32, (3, 40))[1]
+    found = contexts.grow(ids, 32, (3, 40))[1]
     assert all(len(set(found[3][group].tolist())) == 1 for group in groups) and len(set(found[3][1:31].tolist())) == 3
     assert found[3][31] == found[3][0] == 0 and found[40].max() == 30  # no more classes than tokens
-    np.testing.assert_array_equal(grow(ids, 32, (3,))[1][3], found[3])
-    tree, cuts = grow(ids[:999], 32, (3,))
+    np.testing.assert_array_equal(contexts.grow(ids, 32, (3,))[1][3], found[3])
+    tree, cuts = contexts.grow(ids[:999], 32, (3,))
     np.testing.assert_array_equal(cuts[3], tree.classes(3, np.bincount(ids[:999], minlength=32)))
 
 
 def test_trees_contexts_and_texts_that_are_refused_before_anything_is_counted():
-    with pytest.raises(ValueError, match="at least two"):
-        grow(np.zeros(4, int), 1)
+    refused("at least two", contexts.grow, np.zeros(4, int), 1)
     for history in ("some", "window:31", "none:document"):
-        with pytest.raises(ValueError, match="choose none, document"):
-            contexts.window_of(history)
+        refused("choose none, document", contexts.window_of, history)
     for column in (0, "parts", "60:0"):
-        with pytest.raises(ValueError, match="give k >= 1"):
-            Context(column)
-    tree = grow(stream(4), tokenizer().vocab_size)[0]
-    with pytest.raises(ValueError, match="decisions: context mixing counts 268,435,456 at most; give less text"):
-        decisions(stream(4), tree._replace(length=np.full_like(tree.length, 1 << 28)), np.arange(1, 9))
+        refused("give k >= 1", contexts.Context, column)
+    tree = contexts.grow(plays(4), characters().vocab_size)[0]
+    huge = tree._replace(length=np.full_like(tree.length, 1 << 28))
+    refused(
+        "decisions: context mixing counts 268,435,456 at most; give less", contexts.decisions, plays(4), huge, np.arange(1, 9)
+    )
 
 
 # Evidence of cells
 
 
 def small():
-    ids = stream(4)
-    N = tokenizer().vocab_size
-    tree, block = grow(ids, N)[0], np.arange(len(ids)) * 5 // len(ids)
-    d = decisions(ids, tree, predicted_places(ids, False), block)
+    ids = plays(5)
+    tree, block = contexts.grow(ids, characters().vocab_size)[0], np.arange(len(ids)) * 5 // len(ids)
+    d = contexts.decisions(ids, tree, contexts.predicted_places(ids, False), block)
     base = np.random.default_rng(0).normal(size=len(d.bit)).astype(np.float32)
-    return ids, d, base, Text(ids, spelling(tokenizer(), N))[Context(1)]
+    return ids, d, base, text(ids)[contexts.Context(1)]
 
 
 def take(seen, at):
@@ -282,11 +258,10 @@ def test_shards_and_reading_on_change_nothing(monkeypatch):
     parts = pass_over(h, d, base, View(whole=True), keep=True)
     np.testing.assert_allclose(parts.x, whole.x, atol=ATOL)
     assert parts.cells is not None and whole.cells is not None
-    assert len(np.unique(whole.cells.first)) > 4
     for one, two in zip(parts.cells[:2] + parts.cells.seen[:3], whole.cells[:2] + whole.cells.seen[:3], strict=True):
         np.testing.assert_array_equal(one, two)
     both = pass_over(h, d, base, View(whole=True), table=whole.table).x
-    start, cut = (Decisions(*(field[at] for field in d)) for at in (slice(700), slice(700, None)))
+    start, cut = (contexts.Decisions(*(field[at] for field in d)) for at in (slice(700), slice(700, None)))
     first = pass_over(h, start, base[:700], View(whole=True), keep=True, table=whole.table)
     later = pass_over(h, cut, base[700:], View(whole=True), table=whole.table, before=first.cells)
     np.testing.assert_allclose(first.x, both[:, :700], atol=ATOL)
@@ -354,8 +329,6 @@ def test_cells_hold_what_was_seen_in_small_integers():
     for one, two in zip(kept.find(cell[order]), take(seen, order), strict=True):
         np.testing.assert_array_equal(one, two)
         assert one.dtype == two.dtype
-    none = kept._replace(low=kept.low[:0], first=kept.first * 0, seen=take(seen, slice(0)))
-    assert not none.find(cell).n.any()
 
 
 def test_cells_of_few_decisions_say_nothing():
@@ -376,7 +349,6 @@ def test_newtons_method_finds_the_minimum():
 
     found = newton(X.astype(np.float32), y, np.full(3, 0.5), 2.0, offset.astype(np.float32))
     np.testing.assert_allclose(found, minimize(loss, np.zeros(3)).x, atol=2e-3)  # its last step gains less than .001 nats
-    assert loss(found) < loss(minimize(loss, np.zeros(3)).x) + 1e-3
 
 
 def test_a_gate_by_a_loop():
@@ -387,27 +359,21 @@ def test_a_gate_by_a_loop():
     place = np.repeat(np.arange(60), 5)
     out, after = read_gate(gate, x.astype(np.float32), a, sets, y, blocks_of(place)[:260])
     D, H, z = np.zeros((4, 2)), np.zeros((4, 2)), np.clip(x.T @ gate.U, -8, 8)
-    exact = np.zeros((4, 2))  # sums of implicit steps by bisection, of which three steps of Newton's method are within 1e-4
     for start, end in ((0, 65), (65, 130), (130, 195), (195, 260), (260, 300)):  # a token begins at 0, 65, 130, 195, 260
         dD, dH = np.zeros_like(D), np.zeros_like(H)
         for i in range(start, end):
             o = np.clip(a[i] + D[sets[i]] @ z[i], -9.5, 9.5)
             np.testing.assert_allclose(out[i], o, atol=1e-5)  # float32
             rate, p = z[i] / (H[sets[i]] + gate.ridge), 1 / (1 + np.exp(-o))
-            low, high, d, reach = -50.0, 50.0, 0.0, z[i] @ rate
-            for _ in range(3):
+            d, reach = 0.0, z[i] @ rate
+            for _ in range(3):  # of Newton's method, to the implicit step
                 q = 1 / (1 + np.exp(-(o + d)))
                 d -= (d - reach * (y[i] - q)) / (1 + reach * q * (1 - q))
-            for _ in range(80):
-                m = (low + high) / 2
-                low, high = (m, high) if m < reach * (y[i] - 1 / (1 + np.exp(-(o + m)))) else (low, m)
             dD[sets[i]] += (y[i] - 1 / (1 + np.exp(-(o + d)))) * rate
-            exact[sets[i]] += (y[i] - 1 / (1 + np.exp(-(o + low)))) * rate * (end <= 260)
             dH[sets[i]] += p * (1 - p) * z[i] ** 2
         if end <= 260:
             D, H = D + dD, H + dH
     np.testing.assert_allclose(after.D, D, atol=1e-5)
-    np.testing.assert_allclose(after.D, exact, atol=1e-4)
     np.testing.assert_allclose(after.H, H, rtol=1e-4)
 
 
@@ -436,8 +402,8 @@ def problem():
     rng = np.random.default_rng(0)
     topics = rng.integers(1, 7, (12, 30)) + 6 * rng.integers(0, 2, (12, 1))
     ids = np.append(0, np.pad(topics, ((0, 0), (0, 1))).ravel()).astype(np.int32)
-    text, tree = Text(ids, spelling(None, N)), grow(ids[ids > 0], N)[0]
-    d = decisions(ids, tree, predicted_places(ids, False), np.arange(len(ids)) * 4 // len(ids))
+    text, tree = contexts.Text(ids, contexts.spelling(None, N)), contexts.grow(ids[ids > 0], N)[0]
+    d = contexts.decisions(ids, tree, contexts.predicted_places(ids, False), np.arange(len(ids)) * 4 // len(ids))
     tables = [rng.normal(size=(N, R)).astype(np.float32) * (np.arange(N) > 0)[:, None] for _ in range(2)]
     vectors = Described(tables[0], (1, 3), ()), Described(tables[1], (), (5, 40))
     return text, tree, d, vectors, rng.normal(size=len(d.bit)).astype(np.float32)
@@ -455,7 +421,7 @@ def z_by_loop(vectors, ids: np.ndarray, t: int) -> np.ndarray:
 
 def test_inputs_by_a_loop():
     text, _, d, vectors, _ = problem()
-    all_places = predicted_places(text.ids, False)
+    all_places = contexts.predicted_places(text.ids, False)
     for places in (all_places, all_places[[3, 50, 51]], all_places[-1:]):
         expected = [z_by_loop(vectors, text.ids, t) for t in places]
         np.testing.assert_allclose(evidence.described(vectors, text, places), expected, atol=1e-5)
@@ -466,8 +432,8 @@ def test_rows_by_a_loop_over_decisions(monkeypatch, depth):
     text, tree, d, vectors, base = problem()
     monkeypatch.setattr(evidence, "_deepest", depth)
     monkeypatch.setattr(evidence, "_of_group", 1)
-    places = predicted_places(text.ids, False)[:-39]
-    d = Decisions(*(field[d.place <= places[-1]] for field in d))
+    places = contexts.predicted_places(text.ids, False)[:-39]
+    d = contexts.Decisions(*(field[d.place <= places[-1]] for field in d))
     base = base[: len(d.bit)]
     rows, near_to = evidence.layer_rows(vectors, text, d, base, tree), np.arange(N - 1)
     for path, length in zip(tree.node, tree.length, strict=True):  # nodes below one at this depth share F
@@ -486,12 +452,3 @@ def test_rows_by_a_loop_over_decisions(monkeypatch, depth):
             G, h = sum((d.bit[i] - p[i]) * Z[i] for i in own), v[own].sum()
             np.testing.assert_allclose((h * F + 200 * S) @ theta[n], G, atol=2e-3 * max(1, np.abs(G).max()))
     assert (len(np.unique(near_to)) == N - 1) == (depth == 10)
-
-
-def test_evidence_of_a_block_does_not_know_the_bits_after_it():
-    text, tree, d, vectors, base = problem()
-    other = d._replace(bit=np.where(d.block >= 2, 1 - d.bit, d.bit).astype(np.int8))
-    one, two = (evidence.layer_rows(vectors, text, of, base, tree) for of in (d, other))
-    for k, same in ((2, True), (3, False)):
-        x, y = (Layer(vectors, rows[k - 1], 1.0).evidence(text, d.place, d.node) for rows in (one, two))
-        assert np.array_equal(x, y) == same
