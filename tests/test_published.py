@@ -64,8 +64,8 @@ def test_what_is_kept_of_a_run(tmp_path):
     put(run / "environment.json", json.dumps(ENVIRONMENT))
     put(run / "results.json", json.dumps({"rows": ROWS}))
     put(run / "metrics.jsonl", "".join(json.dumps(event) + "\n" for event in events))
-    path = keep("made", [run], ["step"], folder=tmp_path)
-    assert path.read_bytes() == keep("again", [run], ["step"], folder=tmp_path).read_bytes()
+    path = keep("made", (run,), ("step",), folder=tmp_path)
+    assert path.read_bytes() == keep("again", (run,), ("step",), folder=tmp_path).read_bytes()
     (kept,) = read_results("made", folder=tmp_path)
     assert kept["command"] == "jexplicit lm --preset tiny --train 'a/*.txt' --out runs/tiny"
     assert (kept["date"], kept["machine"]) == ("1970-01-03", "2 CPU cores (x86-64)")

@@ -17,8 +17,7 @@ def read_script(script: Path) -> NotebookNode:
     """The notebook of a script, without outputs, cells numbered."""
     notebook = jupytext.read(script)
     for number, cell in enumerate(notebook.cells, 1):
-        cell.id, cell.metadata = f"cell-{number}", NotebookNode()
-        cell.source = cell.source.replace("](../docs/", "](../")  # links from where it is kept
+        cell.id, cell.metadata, cell.source = f"cell-{number}", NotebookNode(), cell.source.replace("](../docs/", "](../")
     return notebook
 
 

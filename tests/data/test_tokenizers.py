@@ -3,6 +3,7 @@
 import functools
 import io
 import random
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -224,7 +225,9 @@ OF_WORDS = {
     "words": lambda: Tokenizer("\n".join(sorted({word for line in LINES for word in line.split()})).encode(), "words"),
     "sentencepiece word": lambda: of_sentencepiece("word"),
 }
-FOREIGN = {f"sentencepiece {kind}": functools.partial(of_sentencepiece, kind) for kind in ("bpe", "unigram", "char")}
+FOREIGN: dict[str, Callable[[], Tokenizer]] = {
+    f"sentencepiece {kind}": functools.partial(of_sentencepiece, kind) for kind in ("bpe", "unigram", "char")
+}
 FOREIGN["sentencepiece suffix"] = lambda: of_sentencepiece("bpe", treat_whitespace_as_suffix=True)
 MAKERS = OF_WORDS | FOREIGN | {kind: functools.partial(train_tokenizer, LINES, kind=kind) for kind in ("bpe", "char")}
 
