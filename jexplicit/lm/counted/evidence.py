@@ -250,7 +250,8 @@ def threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(os.cpu_count() or 1, 4))
 
 
-os.register_at_fork(after_in_child=threads.cache_clear)  # a child has no threads
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=threads.cache_clear)  # a child has no threads
 
 
 class Past(NamedTuple):
