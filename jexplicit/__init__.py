@@ -1,4 +1,4 @@
-"""Closed-form ("explicit") solutions of softmax layers from co-occurrence counts: networks solved instead of trained.
+"""Models fitted without SGD: softmax layers in closed form, language models from counts.
 
 import jexplicit
 

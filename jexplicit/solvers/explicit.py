@@ -1,6 +1,9 @@
-"""The explicit solution of softmax layers (paper, Eq. 2, 3, 5), and measures.
+"""The closed form of a softmax layer `softmax(H U)`, and measures.
 
-F = HᵀY,     U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i]),     K the L1 norm of the inputs
+F = HᵀY,     U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i])
+
+H [M, D] >= 0 are features, Y [M, N] targets, K is the mean sum of a row of H. Source, "the paper" in this package: *Reducing
+the need for backpropagation and discovering better optima with explicit optimizations of neural networks*, Eq. 2, 3, 5.
 """
 
 import functools
@@ -74,7 +77,8 @@ def explicit_solution(F: Any, K: float | Num[Array, ""]) -> Any:
     """The decoder U of a softmax layer `softmax(H U)`, from co-occurrences alone.
 
     `U[j, i] = log F[j, i] - (K - 1)/K log(sum_d F[d, i])`, in nats. A zero co-occurrence gives -inf: smooth the counts first
-    (jexplicit.lm.layers) if such a pair can occur at test time. A feature that is always 0 has weight 0.
+    (jexplicit.lm.layers) if such a pair can occur at test time. A feature that is always 0 has weight 0. With one-hot features
+    (K = 1) U is the minimum of the loss, else naive Bayes; `curvature_bound_sweeps` goes on to the minimum.
 
     Args:
         F: [D, N] co-occurrences HᵀY, or a tuple of blocks of its rows [D_k, N] (one block per offset, for Cat features).
@@ -89,7 +93,7 @@ def explicit_solution(F: Any, K: float | Num[Array, ""]) -> Any:
         >>> np.exp(explicit_solution(F, K=1)).round(3).tolist()
         [[3.0, 1.0], [1.0, 1.0]]
 
-    Source: paper, theorem of Sec. 2.1 with the sign of Eq. 3, 5 and 14.
+    Source: paper, Eq. 3, 5 and 14; the theorem of Sec. 2.1 has the opposite sign.
     """
     F = jax.tree.map(as_float, F)
     log_w = (K - 1) / K * jnp.log(_column_sums(F))
@@ -112,7 +116,7 @@ def dense_cooccurrence(
         outputs: N, where Y are labels; default, the highest label and one. Under jit it is needed, and static.
 
     Raises:
-        ValueError: examples, targets or labels that are none; under jit, vmap and grad only shapes are checked.
+        ValueError: no examples, features below 0, labels outside 0 .. N - 1; under jit, vmap, grad only shapes are checked.
 
     Example:
         >>> dense_cooccurrence(jnp.array([[1.0, 2.0], [3.0, 0.0]]), jnp.array([1, 1])).tolist()
