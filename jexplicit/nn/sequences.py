@@ -65,15 +65,12 @@ def sequence_loss(eos: bool) -> Callable[[Array, Array], Array]:
     return loss
 
 
-def sequence_optimizer(
-    rate: float, steps: int, *, warmup: int, decay: float, accumulate: int = 1
-) -> optax.GradientTransformation:
+def sequence_optimizer(rate: float, steps: int, *, warmup: int, decay: float) -> optax.GradientTransformation:
     """AdamW with warm-up, cosine decay to a tenth, clipped gradients; matrices alone decay."""
     schedule = optax.warmup_cosine_decay_schedule(0.0, rate, min(warmup, steps - 1), steps, 0.1 * rate)
     matrices = lambda params: jax.tree.map(lambda leaf: leaf.ndim > 1, params)  # noqa: E731
     adam = optax.adamw(schedule, b2=0.99, weight_decay=decay, mask=matrices)
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), adam)
-    return optimizer if accumulate == 1 else optax.MultiSteps(optimizer, accumulate).gradient_transformation()
+    return optax.chain(optax.clip_by_global_norm(1.0), adam)
 
 
 def stream_log_probabilities(
