@@ -132,6 +132,15 @@ def test_a_long_text_is_fitted_shard_by_shard(monkeypatch):
     assert evaluate(model, ids).loss == pytest.approx(evaluate(whole, ids).loss, abs=0.1)
 
 
+def test_a_text_is_shuffled_by_whole_documents(monkeypatch):
+    monkeypatch.setattr(core, "_piece", 5)
+    texts = ["abcdefghij", "klmnopqrst", "uvwxyzABCD", "EFGHIJKLMN"] * 100
+    model = jexplicit.fit(texts, tokenizer="char", gates=0)
+    for text in texts[:4]:
+        found = [model.next_token(text[:n], top=1)[0] for n in range(1, 10)]
+        assert "".join(token for token, _ in found) == text[1:] and min(p for _, p in found) > 0.95  # none goes on with another
+
+
 def test_bad_input_is_refused_before_anything_is_counted():
     N = tokenizer().vocab_size
     for bad, message in [
