@@ -8,7 +8,6 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from jexplicit.counts import SparseCounts, merge_counts, sum_tables, window_pairs, write_tables
 from jexplicit.data.streams import Shard, write_index, write_shard
-from jexplicit.data.tokenizers import ENCODING_BATCH, PAD, Tokenizer, encode_documents
+from jexplicit.data.tokenizers import PAD, Tokenizer, encode_batches, encode_documents
 from jexplicit.runs.files import local_path
 
 
@@ -31,10 +30,9 @@ class Part(NamedTuple):
 def tokenise_part(part: Part, tokenizer: Tokenizer, out: str | os.PathLike, K: int) -> tuple[str, Shard, SparseCounts]:
     """Write a part as a shard; one of train is counted."""
     pieces, documents = [encode_documents(tokenizer, [])[part.number > 0 :]], 0  # `<pad>` before the first document
-    rest = iter(part.documents)
-    while batch := list(islice(rest, ENCODING_BATCH)):
-        pieces.append(encode_documents(tokenizer, batch)[1:])
-        documents += len(batch)
+    for tokens, n in encode_batches(tokenizer, part.documents):
+        pieces.append(tokens)
+        documents += n
     shard = write_shard(Path(out, part.split), part.number, np.concatenate(pieces), documents=documents)
     if part.split != "train":
         return part.split, shard, ()

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Int, Integer
 
 from jexplicit.data.text import Corpus, Overlap, TextSizes, overlap, text_sizes
-from jexplicit.data.tokenizers import ENCODING_BATCH, PAD, Progress, Tokenizer, encode_documents, make_tokenizer
+from jexplicit.data.tokenizers import PAD, Progress, Tokenizer, encode_batches, encode_documents, make_tokenizer
 from jexplicit.runs.files import file_inside, local_path, parse_json, refuse_errors, write_json, write_whole
 
 _INDEX, _SIZES, _LAYOUT = "index.json", "sizes.json", 1
@@ -283,15 +283,15 @@ def write_shards(
     if found.complete:
         return found
     shards, held, done = list(found.shards), 0, found.documents
-    parts, rest = [] if shards else [np.array([PAD], found.dtype)], islice(documents, done, None)
+    parts = [] if shards else [np.array([PAD], found.dtype)]
 
     def flush() -> None:
         shards.append(write_shard(folder, len(shards), np.concatenate(parts), documents=held))
         write_index(folder, shards, complete=False, **about)
 
-    while batch := list(islice(rest, ENCODING_BATCH)):
-        parts.append(encode_documents(tokenizer, batch)[1:])
-        held, done = held + len(batch), done + len(batch)
+    for tokens, n in encode_batches(tokenizer, islice(documents, done, None)):
+        parts.append(tokens)
+        held, done = held + n, done + n
         if sum(map(len, parts)) >= shard_tokens:
             flush()
             parts, held = [], 0

@@ -604,26 +604,32 @@ def overlap(dev: Iterable[str], train: Iterable[str]) -> Overlap:
 _skipped_folders = frozenset({"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"})
 
 
-@functools.cache
 def docs_corpus() -> Corpus[list[str]]:
     """Help topics and docstrings of the Python standard library, without duplicates.
 
     A Python release determines the corpus (`about_corpus`); parsing takes 2 s of CPU time.
     """
+    return Corpus("docs", *split_documents(list(_standard_library_documents())))
+
+
+@functools.cache
+def _standard_library_documents() -> tuple[str, ...]:
     from pydoc_data.topics import topics  # 0.7 MB of text, imported only if needed
 
     root, texts = Path(sysconfig.get_paths()["stdlib"]), [topics[name] for name in sorted(topics)]
     own = [path for path in sorted(root.rglob("*.py")) if _skipped_folders.isdisjoint(path.relative_to(root).parts)]
+    collecting = gc.isenabled()
     gc.disable()  # trees have no cycles, and it would look at all objects of JAX
     try:
         for path in own:
             with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):  # such as templates
                 texts += _file_docstrings(path)
     finally:
-        gc.enable()
+        if collecting:
+            gc.enable()
     # a docstring may contain a surrogate alone, which UTF-8 cannot encode
     whole = (re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text) for text in texts)
-    return Corpus("docs", *split_documents(list(dict.fromkeys(text for text in whole if text.strip()))))
+    return tuple(dict.fromkeys(text for text in whole if text.strip()))
 
 
 def about_corpus(name: str) -> str | None:

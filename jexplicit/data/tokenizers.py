@@ -50,7 +50,7 @@ _TRAINING_OPTIONS = {
     "pad_id": PAD, "unk_id": UNK_ID, "bos_id": -1, "eos_id": -1, "num_threads": 2, "minloglevel": 2,
 }  # fmt: skip
 _TRAINING_CHUNK = 1000  # characters, at most 4000 bytes: sentencepiece skips sentences of over 4192 bytes
-ENCODING_BATCH = 512  # documents
+_encoding_batch = 512  # documents
 
 
 @dataclass(frozen=True)
@@ -246,15 +246,21 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[str], *, progress
     array([0, 2, 3, 0, 3, 0], dtype=uint8)
     """
     _check_documents(documents)
-    pad = np.array([PAD], np.min_scalar_type(tokenizer.vocab_size - 1))
-    stream, rest, done = [pad], iter(documents), 0
-    while batch := list(islice(rest, ENCODING_BATCH)):
-        parts = [part for ids in tokenizer.encode_all(batch) if len(ids) for part in (ids, pad)]
-        stream.append(np.concatenate([pad, *parts])[1:].astype(pad.dtype))
-        done += len(batch)
+    stream, done = [np.array([PAD], np.min_scalar_type(tokenizer.vocab_size - 1))], 0
+    for tokens, n in encode_batches(tokenizer, documents):
+        stream.append(tokens)
+        done += n
         if progress is not None:
             progress(done, len(documents))
     return np.concatenate(stream)
+
+
+def encode_batches(tokenizer: Tokenizer, documents: Iterable[str]) -> Iterator[tuple[np.ndarray, int]]:
+    """Tokens of some hundred documents at a time, with their number."""
+    pad, rest = np.array([PAD], np.min_scalar_type(tokenizer.vocab_size - 1)), iter(documents)
+    while batch := list(islice(rest, _encoding_batch)):
+        parts = [part for ids in tokenizer.encode_all(batch) if len(ids) for part in (ids, pad)]
+        yield np.concatenate([pad[:0], *parts]).astype(pad.dtype), len(batch)
 
 
 def _check_documents(documents: Iterable[str]) -> None:

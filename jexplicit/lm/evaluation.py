@@ -268,13 +268,12 @@ def score(
     """
     check_stream(stream)
     check_ids(model, stream)
-    if isinstance(model, CountedModel):
-        model = model.within_documents() if separate else model
-        d, a, _ = read_decisions(model, begin(model), stream[1:], progress)
-        log_p = np.bincount(d.place, log_likelihoods(d.bit, a), len(stream) - 1).astype(float)
-        return log_p[predicted_places(stream, model.eos) - 1]
-    if isinstance(model, Combination):
-        documents = np.split(stream[1:], np.flatnonzero(stream[1:-1] == PAD) + 1) if separate else [stream[1:]]
+    if isinstance(model, Counted):
+        documents = [stream[1:]]
+        if separate and isinstance(model, CountedModel):
+            model = model.within_documents()
+        elif separate:
+            documents = np.split(stream[1:], np.flatnonzero(stream[1:-1] == PAD) + 1)
         log_p = np.concatenate([read(model, init(model), text, progress=progress)[0] for text in documents])
         return log_p[predicted_places(stream, model.eos) - 1]
     text = read_text(stream, model.radius, eos=model.eos)

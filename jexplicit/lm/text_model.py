@@ -91,17 +91,16 @@ class TextModel(NamedTuple):
         Of a model that predicts the end of a document, the last number of a text is that of its end. One text is `[text]`, or
         else a ValueError.
         """
-        pad, ids = np.array([PAD], np.int32), self.tokenizer.encode_all(texts)
-        parts = [part for of_text in ids if len(of_text) for part in (of_text, pad)]
-        scored = score(self.model, np.concatenate([pad, *parts]), progress=progress) if parts else np.zeros(0)
-        sizes = [len(of_text) + (self.model.eos and len(of_text) > 0) for of_text in ids]
-        return np.split(scored.astype(np.float64), np.cumsum(sizes, dtype=int)[:-1])[: len(ids)]  # one part of no text
+        return [log_p for _, log_p in self.score_tokens(texts, progress=progress)]
 
     def score_tokens(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
         """The predicted token ids of every text, and their scores."""
-        ids, scores = self.tokenizer.encode_all(texts), self.score(texts, progress=progress)
-        pairs = zip(ids, scores, strict=True)  # a predicted end of a text is a `<pad>`
-        return [(np.pad(of_text, (0, len(log_p) - len(of_text))), log_p) for of_text, log_p in pairs]
+        pad, ids = np.array([PAD], np.int32), self.tokenizer.encode_all(texts)  # a predicted end of a text is a `<pad>`
+        parts = [part for of_text in ids if len(of_text) for part in (of_text, pad)]
+        scored = score(self.model, np.concatenate([pad, *parts]), progress=progress) if parts else np.zeros(0)
+        sizes = [len(of_text) + (self.model.eos and len(of_text) > 0) for of_text in ids]
+        scores = np.split(scored.astype(np.float64), np.cumsum(sizes, dtype=int)[:-1])[: len(ids)]  # one part of no text
+        return [(np.pad(of_text, (0, len(log_p) - len(of_text))), log_p) for of_text, log_p in zip(ids, scores, strict=True)]
 
     def perplexity(self, texts: Sequence[str]) -> float:
         """The perplexity per token of texts, that of all predictions together."""

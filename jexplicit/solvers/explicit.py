@@ -33,7 +33,8 @@ def check_targets(Y: Any, shape: tuple[int, ...]) -> None:
         remedy = "one-hot or a distribution per row (jax.nn.one_hot of labels)"
         raise ValueError(f"targets {jnp.shape(Y)}: expected {shape}, {remedy}")
     if is_concrete(Y):
-        lowest, off = np.asarray(Y).min(), np.abs(np.asarray(Y).sum(axis=1, dtype=np.float64) - 1).max()
+        rows = np.asarray(Y)
+        lowest, off = rows.min(), np.abs(rows.sum(axis=1, dtype=np.float64) - 1).max()
         if not (lowest >= 0 and off < 1e-2):  # nor where they are NaN
             found = f"targets down to {lowest}, and rows with sums up to {off:g} from 1"
             raise ValueError(f"{found}: give one-hot rows, or divide each row of numbers >= 0 by its sum")

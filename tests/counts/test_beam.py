@@ -37,7 +37,7 @@ def assert_counts(tables, expected) -> None:
 
 
 def test_tokenised_parts_are_the_stream_and_its_counts(files, tmp_path, monkeypatch):
-    monkeypatch.setattr("jexplicit.beam.ENCODING_BATCH", 16)
+    monkeypatch.setattr("jexplicit.data.tokenizers._encoding_batch", 16)
     documents, K = read_documents(files), 3
     tokenizer = train_tokenizer(documents, vocab_size=60)
     parts = [*(Part("train", n, Documents(files_documents, [file])) for n, file in enumerate(files)), Part("train", 99, [])]

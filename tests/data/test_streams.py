@@ -133,7 +133,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def tokenizer(monkeypatch) -> Tokenizer:
-    monkeypatch.setattr("jexplicit.data.streams.ENCODING_BATCH", 2)  # shards of few documents
+    monkeypatch.setattr("jexplicit.data.tokenizers._encoding_batch", 2)  # shards of few documents
     return train_tokenizer(TEXTS, kind="char")
 
 

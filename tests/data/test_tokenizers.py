@@ -144,7 +144,7 @@ def test_a_stream_is_the_documents_between_pads(of_prose, monkeypatch):
     documents, seen = ["", *PROSE, "", " ", "\n", "zzz ∀∃ zzz", *scrambles(["", " ", "a", "is ", "\n", "∀"], 50), ""], []
     stream, n = encode_documents(of_prose, documents), len(documents)
     assert stream.tolist() == reference_stream(of_prose, documents)
-    monkeypatch.setattr("jexplicit.data.tokenizers.ENCODING_BATCH", 3)
+    monkeypatch.setattr("jexplicit.data.tokenizers._encoding_batch", 3)
     np.testing.assert_array_equal(encode_documents(of_prose, documents, progress=lambda *now: seen.append(now)), stream)
     assert encode_documents(of_prose, []).tolist() == encode_documents(of_prose, ["", ""]).tolist() == [0]
     assert seen == [(min(start + 3, n), n) for start in range(0, n, 3)]
