@@ -50,7 +50,7 @@ def write_stream_index(folder: str | os.PathLike, shards: Iterable[Shard], token
 
 
 def ingest(
-    parts: Sequence[Part], tokenizer: Tokenizer, out: str | os.PathLike, *, radius: int, runner: str, options: Sequence[str]
+    parts: Sequence[Part], tokenizer: Tokenizer, out: str | os.PathLike, *, context: int, runner: str, options: Sequence[str]
 ) -> None:
     """Run the pipeline: parts to shards of train and dev, and counts."""
     check_beam()
@@ -67,7 +67,7 @@ def ingest(
     try:
         with beam.Pipeline(options=PipelineOptions([f"--runner={runner}", *options])) as pipeline:
             documents = pipeline | "Parts" >> beam.Create(parts) | "Spread" >> beam.Reshuffle()
-            written = documents | "Tokenise and count" >> beam.Map(tokenise_part, tokenizer, out, radius)
+            written = documents | "Tokenise and count" >> beam.Map(tokenise_part, tokenizer, out, context)
             shards = written | "Shards" >> beam.MapTuple(lambda split, shard, counts: (split, shard)) | beam.GroupByKey()
             _ = shards | "Index the shards" >> beam.MapTuple(lambda split, own: write_stream_index(out / split, own, tokenizer))
             tables = written | "Tables" >> beam.FlatMap(lambda part: [(k, (C,)) for k, C in enumerate(part[2], 1)])

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int, Integer
 from scipy.sparse import csr_array
 
-from jexplicit.data.streams import Shards, Stream, check_radius, check_stream, check_token_ids, context_columns, distinct_rows
+from jexplicit.data.streams import Shards, Stream, check_context, check_stream, check_token_ids, context_columns, distinct_rows
 from jexplicit.data.tokenizers import PAD, Progress
 from jexplicit.runs.devices import (
     AXIS,
@@ -38,7 +38,7 @@ SparseCounts = tuple[csr_array, ...]
 """The same with sorted columns in every row; `toarray` makes a table dense."""
 
 INT32_CELLS = 2**31
-_TABLES, _LAYOUT, _CSR = "tables.npz", 4, ("data", "indices", "indptr")
+_TABLES, _LAYOUT, _CSR = "tables.npz", 5, ("data", "indices", "indptr")
 _chunk_positions = 1 << 18  # on a CPU; amortises the dispatch, and the block (0.5 MB of uint16) still fits the L2 cache
 _chunk_elsewhere = 1 << 22
 _least_chunk = 1 << 10
@@ -48,13 +48,13 @@ _block_positions = 1 << 20  # in a sparse table at once
 def count(
     stream: Stream,
     *,
-    radius: int,
+    context: int,
     vocab_size: int,
     mesh: Mesh | None = None,
     chunk: int | None = None,
     progress: Progress | None = None,
 ) -> Counts:
-    """Counts of every target with the token k places before, k = 1..radius.
+    """Counts of every target with the token k places before, k = 1..context.
 
     `C_k[j, i] = sum_m [x_{m-k} = j] [x_m = i]`, the ends of documents (i = PAD) included. Chunk size, devices and processes
     change the speed, never a count.
@@ -62,7 +62,7 @@ def count(
     Args:
         stream: [L] token ids, `<pad> d_1 <pad> ... d_n <pad>`, best in the smallest unsigned type: an array, a memory map, or
             `jexplicit.data.streams.Shards`, of which one window is in memory at a time.
-        radius, vocab_size: K, the largest offset in tokens, and N, the number of token ids.
+        context, vocab_size: K, the tokens of a context, and N, the number of token ids.
         mesh: devices of this process to share its part of the work; default, all accelerators, or one CPU.
         chunk: positions that one device counts per step; default, 2^18 on a CPU and 2^22 elsewhere.
         progress: called with (positions done, positions in all), of this process, after every step.
@@ -74,14 +74,14 @@ def count(
         ValueError: a token id out of range, a vocabulary whose flat ids overflow int32, a malformed stream, a damaged file.
 
     Example:
-        >>> C, = count(np.array([0, 1, 2, 0, 1, 0], np.uint8), radius=1, vocab_size=3)
+        >>> C, = count(np.array([0, 1, 2, 0, 1, 0], np.uint8), context=1, vocab_size=3)
         >>> C.tolist()  # rows: the context <pad>, 1, 2; columns: the target
         [[0, 2, 0], [1, 0, 1], [1, 0, 0]]
 
     Source: paper, Eq. 2 and Sec. 3.1.
     """
-    K, N, mesh = radius, vocab_size, mesh or default_mesh()
-    check_radius(K)
+    K, N, mesh = context, vocab_size, mesh or default_mesh()
+    check_context(K)
     if N * N > INT32_CELLS - 1:
         remedy = f"use a vocabulary of at most {int(np.sqrt(INT32_CELLS - 1))}"
         raise ValueError(f"vocabulary {N}: a dense table has {N * N} cells, and their ids overflow int32; {remedy}")
@@ -96,7 +96,7 @@ def count(
     total: Counts = ()  # on the host
     tables: list[jax.Array] = []  # on devices
     counted, unmerged = None, 0
-    for window in windows(stream, first, last, radius=K, span=span, progress=progress):
+    for window in windows(stream, first, last, context=K, span=span, progress=progress):
         check_token_ids(window, N)
         if unmerged + span >= INT32_CELLS:  # no cell can have passed 2^31 yet
             total, unmerged = merge_counts(total, _on_host(tables, N)), 0
@@ -155,18 +155,18 @@ def _own_part(stream: Stream, K: int) -> tuple[int, int]:
 
 
 def windows(
-    stream: Stream, first: int, last: int, *, radius: int, span: int, progress: Progress | None = None
+    stream: Stream, first: int, last: int, *, context: int, span: int, progress: Progress | None = None
 ) -> Iterator[np.ndarray]:
-    """Windows of a range, each after `radius` tokens; the next is read ahead.
+    """Windows of a range, each after `context` tokens; the next is read ahead.
 
-    >>> [w.tolist() for w in windows(np.array([0, 5, 6, 0]), 1, 4, radius=1, span=2)]
+    >>> [w.tolist() for w in windows(np.array([0, 5, 6, 0]), 1, 4, context=1, span=2)]
     [[0, 5, 6], [6, 0]]
     """
     check_stream(stream)
 
     def read(start: int) -> np.ndarray:
-        tokens = np.asarray(stream[max(start - radius, 0) : min(start + span, last)])
-        return np.concatenate([np.full(max(radius - start, 0), PAD, tokens.dtype), tokens])
+        tokens = np.asarray(stream[max(start - context, 0) : min(start + span, last)])
+        return np.concatenate([np.full(max(context - start, 0), PAD, tokens.dtype), tokens])
 
     with ThreadPoolExecutor(1, "reader") as reader:
         ahead = reader.submit(read, first)
@@ -178,30 +178,30 @@ def windows(
                 progress(min(start + span, last) - first, last - first)
 
 
-def window_pairs(window: np.ndarray, radius: int, vocab_size: int) -> SparseCounts:
+def window_pairs(window: np.ndarray, context: int, vocab_size: int) -> SparseCounts:
     """Sparse tables of the targets `window[K:]` with the K tokens before each."""
     check_token_ids(window, N := vocab_size)
     tables = []
-    for j in context_columns(window, radius):
-        C = csr_array((np.ones(len(j), np.int32), (j, window[radius:])), shape=(N, N))
+    for j in context_columns(window, context):
+        C = csr_array((np.ones(len(j), np.int32), (j, window[context:])), shape=(N, N))
         C.sum_duplicates()
         tables.append(C)
     return tuple(tables)
 
 
-def count_sparse(stream: Stream, *, radius: int, vocab_size: int, progress: Progress | None = None) -> SparseCounts:
+def count_sparse(stream: Stream, *, context: int, vocab_size: int, progress: Progress | None = None) -> SparseCounts:
     """The counts of `count` as sparse tables, for vocabularies that no dense table holds.
 
-    >>> C, = count_sparse(np.array([0, 1, 2, 0, 1, 0], np.uint8), radius=1, vocab_size=3)
+    >>> C, = count_sparse(np.array([0, 1, 2, 0, 1, 0], np.uint8), context=1, vocab_size=3)
     >>> C.nnz, C[0, 1].item()
     (4, 2)
     """
-    check_radius(radius)
+    check_context(context)
     if not 1 <= (N := vocab_size) <= 2**31:
         raise ValueError(f"vocabulary {N}: sparse counts take token ids below 2^31; use 1 <= N <= 2^31")
-    parts = windows(stream, *_own_part(stream, radius), radius=radius, span=_block_positions, progress=progress)
-    counts = sum_tables(window_pairs(window, radius, N) for window in parts)
-    counts = counts or (csr_array((N, N), dtype=np.int32),) * radius
+    parts = windows(stream, *_own_part(stream, context), context=context, span=_block_positions, progress=progress)
+    counts = sum_tables(window_pairs(window, context, N) for window in parts)
+    counts = counts or (csr_array((N, N), dtype=np.int32),) * context
     if jax.process_count() == 1:
         return counts
     merged = ()
@@ -213,14 +213,14 @@ def count_sparse(stream: Stream, *, radius: int, vocab_size: int, progress: Prog
     return merged
 
 
-def counted_radius(counts: Counts | SparseCounts, radius: int | None) -> int:
-    """The radius to use of valid counts; default, all counted offsets."""
+def counted_context(counts: Counts | SparseCounts, context: int | None) -> int:
+    """The length K of contexts of valid counts; default, all counted offsets."""
     if not len(counts):
         raise ValueError("no counts: count a text first, with jexplicit.count")
-    K = len(counts) if radius is None else radius
+    K = len(counts) if context is None else context
     if not 1 <= K <= len(counts):
-        remedy = f"count with a radius of at least {radius}" if K > 0 else "use a radius of at least 1"
-        raise ValueError(f"radius {radius} with counts of offsets 1..{len(counts)}: {remedy}")
+        remedy = f"count with context={context}" if K > 0 else "use at least 1"
+        raise ValueError(f"context {context} with counts of offsets 1..{len(counts)}: {remedy}")
     tables: Any = counts[:K] if is_concrete(counts[0]) else ()
     if tables and not 0 < (total := float(tables[0].sum(dtype=np.float64))) < np.inf:
         raise ValueError(f"counts with a sum of {total:g}: count a text with at least one token")
@@ -236,7 +236,7 @@ def counted_radius(counts: Counts | SparseCounts, radius: int | None) -> int:
 def merge_counts(*parts: tuple[Any, ...]) -> tuple[Any, ...]:
     """Summed counts of several texts, in int64 if a cell could pass 2^31.
 
-    parts: `Counts`, or `SparseCounts`, of one radius and vocabulary; an empty tuple is the counts of no text.
+    parts: `Counts`, or `SparseCounts`, of one context length and vocabulary; an empty tuple is the counts of no text.
 
     >>> C = (np.full((1, 1), 2**31 - 1, np.int32),)
     >>> merge_counts(C, C)[0].item(), merge_counts(C, C)[0].dtype.name
@@ -248,7 +248,7 @@ def merge_counts(*parts: tuple[Any, ...]) -> tuple[Any, ...]:
     K, N = len(parts[0]), parts[0][0].shape[0]
     for counts in parts:
         if (len(counts), *counts[0].shape) != (K, *parts[0][0].shape):
-            other = f"{len(counts)} offsets and vocabulary {counts[0].shape[0]}: count both with the same radius and tokenizer"
+            other = f"{len(counts)} offsets and vocabulary {counts[0].shape[0]}: count both with the same context and tokenizer"
             raise ValueError(f"counts of {K} offsets and vocabulary {N} do not merge with {other}")
         if not all(np.issubdtype(C.dtype, np.integer) and C.shape == counts[0].shape and C.min() >= 0 for C in counts):
             found = ", ".join(f"{C.dtype} {C.shape} from {C.min()}" for C in counts)
@@ -292,7 +292,7 @@ def sparse_table(data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, *, v
 def write_tables(folder: str | os.PathLike, counts: SparseCounts, *, tokenizer: str = "") -> None:
     """Write the counts of a text, with the hash of its tokenizer."""
     arrays = {f"{part}_{k}": getattr(C, part) for k, C in enumerate(counts, 1) for part in _CSR}
-    about = {"layout": _LAYOUT, "radius": len(counts), "tokenizer": tokenizer}
+    about = {"layout": _LAYOUT, "context": len(counts), "tokenizer": tokenizer}
     write_whole(local_path(folder) / _TABLES, lambda file: np.savez(file, **arrays, **about))
 
 
@@ -305,7 +305,7 @@ def read_tables(folder: str | os.PathLike, *, tokenizer: str | None = None) -> S
     with refusing, open(path, "rb") as file, np.load(file) as stored:
         if stored["layout"] != _LAYOUT:
             raise ValueError(f"layout {stored['layout']}")
-        tables = tuple(sparse_table(*(stored[f"{part}_{k + 1}"] for part in _CSR)) for k in range(stored["radius"]))
+        tables = tuple(sparse_table(*(stored[f"{part}_{k + 1}"] for part in _CSR)) for k in range(stored["context"]))
         found = stored["tokenizer"].item()
     if tokenizer not in (None, found):
         raise ValueError(f"{folder} holds counts of another tokenizer: count again with this one")

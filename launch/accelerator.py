@@ -51,7 +51,7 @@ def pairs_by_scatter() -> tuple[float, float]:
         for m in range(1, len(x)):
             j = x[m - k] if m >= k and x[m - k : m].all() else 0  # `<pad>` once a nearer token is one
             counted[k - 1, j, x[m]] += 1
-    return apart(count(x, radius=2, vocab_size=N, mesh=data_mesh(1)), counted), 0
+    return apart(count(x, context=2, vocab_size=N, mesh=data_mesh(1)), counted), 0
 
 
 def closed_form() -> tuple[float, float]:

@@ -20,7 +20,7 @@ from launch.shards import Source, describe, open_corpus, tokenizer_in
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Source):
-    radius: PositiveInt = 4
+    context: PositiveInt = 4
     """Count pairs of tokens up to this many positions apart."""
     runner: str = "DirectRunner"
     """Beam's runner; DirectRunner is this machine."""
@@ -28,7 +28,7 @@ class Config(Source):
     """Flags of Beam and its runner in one string, --options='--direct_num_workers=2'."""
 
 
-_tiny = Config(out="runs/tiny-beam", vocab_size=512, radius=2)
+_tiny = Config(out="runs/tiny-beam", vocab_size=512, context=2)
 PRESETS = {"tiny": Preset(_tiny, "docs with a vocabulary of 512, pairs up to 2 apart; 15 s on 2 CPU cores.")}
 
 
@@ -51,14 +51,14 @@ def run(config: Config) -> dict[str, Any]:
     parts = [Part(split, n, unit) for split, own in units.items() for n, unit in enumerate(own)]
     tokenizer, documents = tokenizer_in(config, corpus)
     with stage("tokenising and counting", "documents") as progress:
-        options: Any = {"radius": config.radius, "runner": config.runner, "options": shlex.split(config.options)}
+        options: Any = {"context": config.context, "runner": config.runner, "options": shlex.split(config.options)}
         ingest(parts, tokenizer, config.out, **options)
         progress(documents, documents)
     for part in ("train", "dev"):
         describe(Path(config.out, part), read_shards(Path(config.out, part)))
     counts = Path(config.out, "counts")
     pairs = [int(table.nnz) for table in read_tables(counts)]
-    console.print(f"  {counts}: distinct pairs 1 .. {config.radius} apart: {' '.join(map(str, pairs))}", soft_wrap=True)
+    console.print(f"  {counts}: distinct pairs 1 .. {config.context} apart: {' '.join(map(str, pairs))}", soft_wrap=True)
     return {"out": config.out, "documents": documents, "vocab_size": tokenizer.vocab_size, "distinct_pairs": pairs}
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # each case imports what it measures, so that --help is quick
 
 Text = Literal["ngram-fit", "context-mixing-fit", "ngram-scoring", "context-mixing-scoring"]
 Case = Literal["counting", Text]
-RADIUS = 4
+CONTEXT = 4
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ def optional(name: str) -> Any:
 
 def bincount_tables(x: np.ndarray, N: int) -> list[np.ndarray]:
     """Tables of pairs [N, N] by `numpy.bincount`."""
-    stream, tables = np.pad(x, (RADIUS - 1, 0), constant_values=PAD), []
-    for context in context_columns(stream, RADIUS):
+    stream, tables = np.pad(x, (CONTEXT - 1, 0), constant_values=PAD), []
+    for context in context_columns(stream, CONTEXT):
         ids = np.multiply(context, N, dtype=np.int64)
-        ids += stream[RADIUS:]
+        ids += stream[CONTEXT:]
         tables.append(np.bincount(ids, minlength=N * N).reshape(N, N))
     return tables
 
@@ -88,7 +88,7 @@ def counting(config: Config, size: int, *_: object) -> Pair:
     from launch.accelerator import draw_stream
 
     x, N = draw_stream(size, config.vocab_size, config.seed), config.vocab_size
-    ours = functools.partial(count, x, radius=RADIUS, vocab_size=N)
+    ours = functools.partial(count, x, context=CONTEXT, vocab_size=N)
     return Pair(ours, "numpy.bincount", functools.partial(bincount_tables, x, N), tolerance=0.0)
 
 

@@ -2,13 +2,13 @@
 # Networks that read the same past as counts, and Table 1 of the paper, on one accelerator: about ten minutes for the networks.
 #   launch/card.sh DATA OUT    DATA is laid out as docs/data.md says. TINY=1 tries it with small networks.
 # If killed, the same command continues. Afterwards, without an accelerator, for each network:
-#   jexplicit lm --tokenizer OUT/NAME/tokenizer.model --documents file --methods context-mixing --history window:256 adaptive ...
+#   jexplicit lm --tokenizer OUT/NAME/tokenizer.model --documents file --methods context-mixing --history window:256 online ...
 #   jexplicit combine --run COUNTS --other OUT/NAME --documents file ...
 set -euo pipefail
 data=${1:?usage: launch/card.sh DATA OUT} out=${2:?usage: launch/card.sh DATA OUT}
 python=${PYTHON:-.venv/bin/python}
-radii=(1 2 4) seeds=(0 1 2)
-if [ -n "${TINY:-}" ]; then radii=(1) seeds=(0); fi
+lengths=(1 2 4) seeds=(0 1 2)
+if [ -n "${TINY:-}" ]; then lengths=(1) seeds=(0); fi
 run() { "$python" -m "launch.$1" "${@:2}" --resume; }
 
 mkdir -p "$out/texts"
@@ -33,9 +33,9 @@ network babylm "${words[@]}" --test "${tests[@]}"
 network babylm-gpu "${words[@]}" --test "${tests[@]}"
 
 # The paper gives no batch: in batches of 1024 tables can move as far as they need. K = 1 takes minutes, K = 4 the longest.
-for K in "${radii[@]}"; do
+for K in "${lengths[@]}"; do
   for seed in "${seeds[@]}"; do
-    flags=(--radius "$K" --seed "$seed" --batch-size 1024 --out "$out/table1-$K-$seed" ${TINY:+--epochs 1})
+    flags=(--context "$K" --seed "$seed" --batch-size 1024 --out "$out/table1-$K-$seed" ${TINY:+--epochs 1})
     run lm --preset table1 "${words[@]}" "${flags[@]}"
   done
 done

@@ -8,7 +8,7 @@ counts are also fitted to dev without the other model, so that the gain of the o
 
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,7 @@ def run(config: Config) -> dict[str, Any]:
     """Measure the models; what cannot be loaded is refused before a folder is made."""
     from jexplicit.data.text import read_documents
     from jexplicit.data.tokenizers import encode_documents
+    from jexplicit.lm.evaluation import document_losses
     from jexplicit.lm.names import label
     from jexplicit.lm.text_model import load_models
     from launch.kit.experiment import Experiment, RunFolder
@@ -61,14 +62,15 @@ def run(config: Config) -> dict[str, Any]:
     def measure(config: Config, folder: RunFolder) -> Iterator[Any]:
         sums = {name: hashlib.sha256(stream.tobytes()).hexdigest() for name, stream in (("dev", dev), ("test", test))}
         folder.note_data("text", **sums)
+        alone = functools.cache(lambda: document_losses(other.model, test, block=_block))  # once for all counts
         for saved in models:
             about: Row = {"history": saved.about["history"], "other": label(other.about)}
-            yield about, functools.partial(combined, saved.model, other.model, dev, test)
+            yield about, functools.partial(combined, saved.model, other.model, dev, test, alone)
 
     return Experiment("combine", Config, measure, [RESULTS], extend=("method", "history"), title="Combined models").run(config)
 
 
-def combined(counts: Any, other: Any, dev: np.ndarray, test: np.ndarray) -> Iterator[Row]:
+def combined(counts: Any, other: Any, dev: np.ndarray, test: np.ndarray, alone: Callable[[], Any]) -> Iterator[Row]:
     """Losses of both models, of refitted counts, and of the combination."""
     from jexplicit.lm.evaluation import combine, document_losses, loss_fields, paired_difference
     from jexplicit.lm.model import LanguageModel
@@ -78,8 +80,9 @@ def combined(counts: Any, other: Any, dev: np.ndarray, test: np.ndarray) -> Iter
     uniform = LanguageModel(BackOffChain(np.zeros(counts.vocab_size, np.float32)), "none", counts.eos)
     with stage("fitting weights"):
         both, refitted = combine(counts, other, dev), combine(counts, uniform, dev)
-    losses = {}
-    for name, model in {"other": other, "counts": counts, "counts, refitted": refitted, "both": both}.items():
+    with stage("scoring with other"):
+        losses = {"other": alone()}
+    for name, model in {"counts": counts, "counts, refitted": refitted, "both": both}.items():
         with stage(f"scoring with {name}", "positions") as progress:
             losses[name] = document_losses(model, test, block=_block, progress=progress)
     for name, found in losses.items():

@@ -26,7 +26,7 @@ _much = 0.01  # of the tokens unknown: more need a warning
 class Config(Reading, ModelChoices):
     run: tuple[str, ...]
     """Run folders and exported files. Of a run folder, the model with the lowest dev perplexity is compared; with --method,
-    --features, --radius or --history, all models that match."""
+    --features, --context or --history, all models that match."""
     text: tuple[str, ...]
     """Text to compare on: files, pipes, globs or folders of plain text or records."""
 

@@ -53,13 +53,13 @@ def run(config: Config) -> dict[str, Any]:
         hint = f'is also the name of a file; to explain what is in it, give --text "$(cat {config.text})"'
         console.print(f"hint: --text {config.text} {hint}", markup=False, soft_wrap=True)
     model, tokenizer, _ = saved = load_choice(config, config.text)
-    text = read_text(encode_documents(tokenizer, [config.text]), model.radius, eos=model.eos)
+    text = read_text(encode_documents(tokenizer, [config.text]), model.context, eos=model.eos)
     if page:
         write_page(page, explained := explain_alternatives(saved, text))
         show(f"page {page}")
         return explained | {"html": str(page)}
     why = explain(model, text.X, text.Y, past=text.past)
-    why = why.by_token(model.radius) if isinstance(model, LanguageModel) else why
+    why = why.by_token(model.context) if isinstance(model, LanguageModel) else why
     predicted = [tokenizer.piece(int(i)) for i in text.Y]
     context = [[tokenizer.piece(int(x[k - 1])) if k else "" for k in why.tokens] for x in text.X]
     show(_attribution_table(predicted, context, why))

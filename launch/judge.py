@@ -24,7 +24,7 @@ from launch.kit.views import Column, Row, Table, groups, pivot_table, section
 if TYPE_CHECKING:
     from jexplicit.lm.text_model import TextModel
 
-_name = ("method", "features", "radius", "history")  # what tells the models of a run apart
+_name = ("method", "features", "context", "history")  # what tells the models of a run apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Config(ModelChoices):
     """Judge language models by minimal pairs of sentences."""
 
     run: str
-    """Run folder or exported file. All its models are judged, or those that match --method, --features, --radius, --history."""
+    """Run folder or exported file. All models are judged, or those that match --method, --features, --context, --history."""
     pairs: tuple[str, ...]
     """Minimal pairs: JSON lines files, globs or folders."""
     out: str

@@ -23,7 +23,7 @@ class Config:
 
 COLUMNS = (
     Column("run", "run"), Column("of launch.", "launcher"),
-    *(Column(f"--{name}", name) for name in ("method", "features", "radius", "history")),
+    *(Column(f"--{name}", name) for name in ("method", "features", "context", "history")),
     Column("dev perplexity", "dev_perplexity", ",.2f"), Column("bits per byte", "bits_per_byte", ".3f"),
 )  # fmt: skip
 

@@ -48,7 +48,7 @@ print([tokenizer.piece(int(i)) for i in tokenizer.encode("Return the number of i
 # `counts[k - 1][j, i]` is how often token `i` came `k` places after token `j`. The models below need only these integers.
 
 # %%
-counts = jx.count(train, radius=4, vocab_size=N)
+counts = jx.count(train, context=4, vocab_size=N)
 the, of = (int(tokenizer.encode(word)[0]) for word in ("the", "of"))
 print(f"'of' directly before 'the' {counts[0][of, the]:,} times, two places before it {counts[1][of, the]:,} times")
 
@@ -68,7 +68,7 @@ text = jx.lm.TrainingText(train, N, counts=counts)
 contexts, models, perplexity = (1, 2, 4), {}, {}
 for features in ("sum", "cat"):
     for K in contexts:
-        model = jx.lm.fit_model("explicit", text, jx.lm.Options(features=features, radius=K)).model
+        model = jx.lm.fit_model("explicit", text, jx.lm.Options(features=features, context=K)).model
         models[features, K] = model
         perplexity[features, K] = [jx.evaluate(model, stream, sample=20_000).perplexity for stream in (train, dev)]
         print(f"{features}  K = {K}:  train {perplexity[features, K][0]:8.1f}   validation {perplexity[features, K][1]:8.1f}")
@@ -119,7 +119,7 @@ for x, y, evidence, log_p in zip(X, Y, why.evidence, why.log_probability):
 # ## Answers
 
 # %%
-halves = [jx.count(jx.data.encode_documents(tokenizer, part), radius=4, vocab_size=N) for part in (texts[:30], texts[30:60])]
+halves = [jx.count(jx.data.encode_documents(tokenizer, part), context=4, vocab_size=N) for part in (texts[:30], texts[30:60])]
 print("2:", max(int(abs(a - b).max()) for a, b in zip(jx.counts.merge_counts(*halves), counts)))
 print(f"3: {4 * N * N / len(train):.0f}")
 for features in ("sum", "cat"):

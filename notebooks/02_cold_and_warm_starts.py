@@ -57,7 +57,7 @@ def curve(method, **options):
     return points or [tuple(jx.evaluate(model, stream).perplexity for stream in (train, dev))]
 
 
-curves = {(K, method): curve(method, radius=K, **settings[method]) for K in (1, 2) for method in settings}
+curves = {(K, method): curve(method, context=K, **settings[method]) for K in (1, 2) for method in settings}
 for (K, method), points in curves.items():
     best = min(perplexity for _, perplexity in points)
     print(f"K = {K}, {method:17} at the end {points[-1][0]:5.1f} / {points[-1][1]:6.1f}; lowest validation {best:6.1f}")
@@ -97,7 +97,7 @@ plt.show()
 # ## Answers
 
 # %%
-slower = curve("cold", radius=1, batch_size=1024, learning_rate=0.1, epochs=2 if TINY else 30)
+slower = curve("cold", context=1, batch_size=1024, learning_rate=0.1, epochs=2 if TINY else 30)
 found = [perplexity for _, perplexity in slower]
 print(f"2: {min(found):.1f} after epoch {found.index(min(found))}")
 goal = curves[2, "warm"][-1][0]

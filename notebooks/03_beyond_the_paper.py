@@ -33,7 +33,7 @@ parts = (texts[:10], texts[60:61], texts[68:69]) if TINY else (texts[:60], texts
 tokenizer = jx.data.train_tokenizer(parts[0], vocab_size=300 if TINY else 1024)
 train, held_out, dev = (jx.data.encode_documents(tokenizer, part) for part in parts)
 N, contexts = tokenizer.vocab_size, (1, 2) if TINY else (1, 2, 4)
-counts = jx.count(train, radius=contexts[-1], vocab_size=N)
+counts = jx.count(train, context=contexts[-1], vocab_size=N)
 text = jx.lm.TrainingText(train, N, counts=counts)
 print(f"{len(train):,} tokens are counted, {len(held_out):,} fit weights, {len(dev):,} measure; vocabulary {N:,}")
 
@@ -58,10 +58,10 @@ def dev_perplexity(model):
 # %%
 scores, weights = {}, {}
 for K in contexts:
-    features = jx.lm.offset_rows(counts, features="cat", radius=K)  # log(P_k / p), smoothed by Kneser and Ney
-    weights[K] = np.asarray(jx.lm.fit_exponents(features, *jx.contexts(held_out, K)).exponents)
+    features = jx.lm.offset_rows(counts, features="cat", context=K)  # log(P_k / p), smoothed by Kneser and Ney
+    weights[K] = np.asarray(jx.lm.fit_weights(features, *jx.contexts(held_out, K)).weights)
     found = {
-        "explicit solution": jx.lm.fit_model("explicit", text, jx.lm.Options(radius=K)).model,
+        "explicit solution": jx.lm.fit_model("explicit", text, jx.lm.Options(context=K)).model,
         "smoothed, all weights 1": jx.lm.log_linear_model(features, np.ones(K + 1)),
         "smoothed, fitted weights": jx.lm.log_linear_model(features, weights[K]),
     }
@@ -102,22 +102,22 @@ print(f"5-gram: {dev_perplexity(model):.1f}")
 #    why?
 # 3. Smooth by `smoothing="add-alpha"` at $K = 2$. Some weights come out above 1. What do they make up for?
 # 4. Sweeps of iterative scaling move all entries of the tables instead of $K + 1$ weights:
-#    `jx.lm.fit_model("iterative-scaling", text, jx.lm.Options(radius=2))`. Are two million fitted numbers better than three?
+#    `jx.lm.fit_model("iterative-scaling", text, jx.lm.Options(context=2))`. Are two million fitted numbers better than three?
 
 # %% [markdown]
 # ## Answers
 
 # %%
 X, Y = jx.contexts(held_out, 1)
-once = jx.lm.offset_rows(counts, features="cat", radius=1)
+once = jx.lm.offset_rows(counts, features="cat", context=1)
 twice = once._replace(tables=once.tables * 2)
-fits = [jx.lm.fit_exponents(rows, X[:, [0] * len(rows.tables)], Y).exponents for rows in (once, twice)]
+fits = [jx.lm.fit_weights(rows, X[:, [0] * len(rows.tables)], Y).weights for rows in (once, twice)]
 print("1:", *(np.asarray(fit[1:]).round(2) for fit in fits))
 for number, smoothing, stream in ((2, "kneser-ney", train), (3, "add-alpha", held_out)):
-    features = jx.lm.offset_rows(counts, features="cat", radius=2, smoothing=smoothing)
-    fitted = np.asarray(jx.lm.fit_exponents(features, *jx.contexts(stream, 2)).exponents)
+    features = jx.lm.offset_rows(counts, features="cat", context=2, smoothing=smoothing)
+    fitted = np.asarray(jx.lm.fit_weights(features, *jx.contexts(stream, 2)).weights)
     print(f"{number}: weights {fitted.round(2)}, {dev_perplexity(jx.lm.log_linear_model(features, fitted)):.1f}")
-print(f"4: {dev_perplexity(jx.lm.fit_model('iterative-scaling', text, jx.lm.Options(radius=2)).model):.1f}")
+print(f"4: {dev_perplexity(jx.lm.fit_model('iterative-scaling', text, jx.lm.Options(context=2)).model):.1f}")
 
 # %% [markdown]
 # 1. Only the sum of the two weights matters for the prediction, and it is the weight of the single feature.

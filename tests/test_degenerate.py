@@ -181,7 +181,7 @@ def refusals():
         ("without variance", lambda X: fit_axes(FLAT, X, 17, dimensions=3), np.full((20, 8, 8), 7, np.uint8)),
         ("counts with a sum of 0", lambda C: lm.explicit_language_model(C, features="cat"), ZEROS),
         ("counts with a sum of 0", unigram_model, ZEROS),
-        ("no counts: count a text first", lambda C: lm.explicit_language_model(C, features="cat", radius=None), ()),
+        ("no counts: count a text first", lambda C: lm.explicit_language_model(C, features="cat", context=None), ()),
         ("pass an array", unwrap(check_stream), [0, 1, 0]),
         ("seed -1: use a whole number", lambda seed: fourier_directions(seed, 3, 4), -1),
         ("temperature inf", lambda x: jexplicit.generate(KEY, UNIFORM, TOKEN[:1], 3, temperature=x), np.inf),

@@ -26,7 +26,7 @@ ENVIRONMENT = {
     "versions": {"jax": "0.10.2"},
 }
 ROWS = [
-    {"method": "explicit", "corpus": "docs", "radius": K, "dev_perplexity": found, "curve": [0.5] * 100}
+    {"method": "explicit", "corpus": "docs", "context": K, "dev_perplexity": found, "curve": [0.5] * 100}
     for K, found in ((1, 123.456789), (2, 99.0))
 ]
 
@@ -69,9 +69,9 @@ def test_what_is_kept_of_a_run(tmp_path):
     (kept,) = read_results("made", folder=tmp_path)
     assert kept["command"] == "jexplicit lm --preset tiny --train 'a/*.txt' --out runs/tiny"
     assert (kept["date"], kept["machine"]) == ("1970-01-03", "2 CPU cores (x86-64)")
-    assert (kept["config"]["radius"], kept["config"]["limit"], "out" in kept["config"]) == ([1, 2], 500, False)
+    assert (kept["config"]["context"], kept["config"]["limit"], "out" in kept["config"]) == ([1, 2], 500, False)
     assert kept["shared"] == {"method": "explicit", "corpus": "docs"}
-    assert kept["rows"] == [{"radius": 1, "dev_perplexity": 123.457}, {"radius": 2, "dev_perplexity": 99.0}]
+    assert kept["rows"] == [{"context": 1, "dev_perplexity": 123.457}, {"context": 2, "dev_perplexity": 99.0}]
     assert kept["events"] == {"step": [{"step": "ngram"}]}
     started = "jexplicit networks compare x --out=a --rates 0.1 0.3 --out b --resume --epochs 2".split()
     assert command_line(started, "DIR") == "jexplicit networks compare x --rates 0.1 0.3 --epochs 2 --out DIR"

@@ -10,7 +10,7 @@ measured against the log-odds b of a simpler prediction p = sigma(b):
 The log-odds of a decision are w.x, with x the evidence of all contexts and w from one Newton fit, plus d.z for each gate. A
 gate divides decisions into sets, say by node of the tree. A set has weights d of its own for some directions z of x, in which
 gradients of the sets scatter more than chance; the inverse of that variance is a ridge. No backpropagation, no learning rate.
-An adaptive model learns from all before a character, a static one from the training text alone."""
+An online model learns from all before a character, a static one from the training text alone."""
 
 import sys
 from pathlib import Path
@@ -140,7 +140,7 @@ def read_gate(x, y, log_odds, sets, M, some, learn, scale, K=16):
     return out, (U, D)
 
 
-def train(text, cut, adaptive):
+def train(text, cut, online):
     """A model of text[:cut]: alphabet, tree, cells, decisions, w, gates. And its loss in nats on each character of the rest."""
     alphabet, h, T = np.array(sorted(set(text))), contexts(text), len(text)
     ids = np.searchsorted(alphabet, list(text))
@@ -149,7 +149,7 @@ def train(text, cut, adaptive):
     way, end = (ids[place], np.arange(first[-1]) - first[place]), first[cut]
     node, y, b, x, cells = node[way], y[way], np.zeros(first[-1], np.float32), [], []
     tenths = np.append(np.arange(10) * cut // 10, cut)  # static: a place of the training text sees the tenths before its own
-    until = np.arange(T) if adaptive else tenths[np.searchsorted(tenths, np.arange(T), "right") - 1]
+    until = np.arange(T) if online else tenths[np.searchsorted(tenths, np.arange(T), "right") - 1]
     for c in range(len(CONTEXTS)):
         *cell, found = count(h[c], place, node, y, b, until, end)
         b, x, cells = b + found[0] * (c < len(CHAIN)), [*x, *found], [*cells, cell]
@@ -163,7 +163,7 @@ def train(text, cut, adaptive):
         w = w - (step := np.linalg.solve(F + 5 * np.eye(len(w)), g)) / max(1, np.abs(X @ step).max() / 8)
     F /= (p * (1 - p)).sum()
     M = np.linalg.inv(np.linalg.cholesky(F + 1e-4 * np.diag(np.diag(F)) + 1e-6 * np.eye(len(w)))).T  # F is the identity there
-    log_odds, gates, learn, scale = np.clip(w @ x, -9.5, 9.5), [], len(y) if adaptive else end, 3 if adaptive else 300
+    log_odds, gates, learn, scale = np.clip(w @ x, -9.5, 9.5), [], len(y) if online else end, 3 if online else 300
     for sets in sets_of(h[-1, place].astype(int), node, x):
         log_odds, gate = read_gate(x, y, log_odds, sets, M, np.arange(end // 20, end, 4), learn, scale)
         gates.append(gate)
@@ -188,8 +188,8 @@ def predict(model, h):
 def main(path=None):
     text, rng = Path(path).read_text() if path else "\n".join(topics.values()), np.random.default_rng(0)
     print(f"{path or 'the help texts of Python'}: {len(text):,} characters; nats on each of the last tenth:")
-    for kind in ("adaptive", "static"):
-        model, nats = train(text, len(text) * 9 // 10, kind == "adaptive")
+    for kind in ("online", "static"):
+        model, nats = train(text, len(text) * 9 // 10, kind == "online")
         print(f"{kind}: {nats.mean():.4f}", flush=True)
     for _ in range(500):  # samples of temperature 0.8
         text += rng.choice(model[0], p=(P := np.exp(predict(model, contexts(text[-2000:])[:, -1]) / 0.8)) / P.sum())

@@ -26,10 +26,10 @@ _AGAIN = "write the shards again"
 _shard_tokens = 1 << 26  # 128 MB of uint16
 
 
-def check_radius(K: int) -> None:
+def check_context(K: int) -> None:
     """Refuse K < 1."""
     if K < 1:
-        raise ValueError(f"radius K = {K}: a context needs at least one token; use K >= 1")
+        raise ValueError(f"context K = {K}: a context needs at least one token; use K >= 1")
 
 
 def check_stream(stream: "Stream") -> None:
@@ -76,7 +76,7 @@ def contexts(stream: np.ndarray, K: int, *, eos: bool = False) -> tuple[Integer[
     >>> X.tolist(), Y.tolist()
     ([[0, 0], [5, 0], [0, 0]], [5, 6, 7])
     """
-    check_radius(K)
+    check_context(K)
     check_stream(stream)
     return window_contexts(np.concatenate([np.full(K - 1, PAD, stream.dtype), stream]), K, eos=eos)
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from jexplicit.lm.generation import generate_text as generate_text
     from jexplicit.lm.generation import next_token as next_token
     from jexplicit.lm.layers import explicit_language_model as explicit_language_model
-    from jexplicit.lm.layers import fit_exponents as fit_exponents
+    from jexplicit.lm.layers import fit_weights as fit_weights
     from jexplicit.lm.layers import kneser_ney as kneser_ney
     from jexplicit.lm.layers import log_linear_model as log_linear_model
     from jexplicit.lm.layers import noise_model as noise_model
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 _names = {
     "fit": "METHODS fit_model",
     "generation": "generate_text next_token",
-    "layers": "explicit_language_model fit_exponents kneser_ney log_linear_model "
-    "noise_model noisy_counts noisy_rows offset_rows",
+    "layers": "explicit_language_model fit_weights kneser_ney log_linear_model noise_model noisy_counts noisy_rows offset_rows",
     "model": "logits",
     "training_text": "Options TrainingText Watch",
 }

@@ -144,7 +144,7 @@ def _of_counted(model: CountedModel, Y: np.ndarray, past: Past) -> Attribution:
     names, tokens = (*model.names, "bias", "clipped", "even odds"), [_furthest_back(part.context) for part in model.parts]
     if Y.ndim == 1:
         documents = np.flatnonzero(past.stream[:-1] == PAD)[1:]
-        texts = np.split(past.stream[1:], documents if model.history == "adaptive:document" else documents[:0])
+        texts = np.split(past.stream[1:], documents if model.history == "online:document" else documents[:0])
         parts = [account(model, begin(model), of_text).by_token(len(of_text)) for of_text in texts]
         logits, evidence, log_p = (np.concatenate(part)[past.places - 1] for part in zip(*parts, strict=True))
     else:

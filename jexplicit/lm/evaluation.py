@@ -48,7 +48,7 @@ class Combination(NamedTuple):
 
     eos = property(lambda self: self.model.eos)
     vocab_size = property(lambda self: self.model.vocab_size)
-    radius = property(lambda self: self.model.radius)
+    context = property(lambda self: self.model.context)
     history = property(lambda self: self.model.history)
     names = property(lambda self: (*self.model.names, "other model"))
     nbytes = property(lambda self: self.model.nbytes + self.other.nbytes + self.weights.nbytes)
@@ -115,7 +115,7 @@ def read(
     places = predicted_places(stream, model.eos, len(state.tokens))
     log_p, past = np.zeros(len(new), np.float32), Past(stream, places)
     if len(places):
-        X = contexts_at(stream, places, model.radius)
+        X = contexts_at(stream, places, model.context)
         log_p[places - len(state.tokens)] = log_probabilities(model, X, stream[places], past=past)
     return log_p, State(stream)
 
@@ -130,7 +130,7 @@ def expect(model: AnyModel, state: AnyState) -> tuple[Float[np.ndarray, " N"], C
     own, stream = _check_state(model, state), np.append(state.tokens, np.int32(PAD))  # the next token is not looked at
     last, read_on = np.array([len(stream) - 1]), lambda token: read(model, state, [token])[1]
     if not isinstance(own, CountedState):
-        X = contexts_at(stream, last, model.radius)
+        X = contexts_at(stream, last, model.context)
         return log_distributions(model, X, past=Past(stream, last))[0], read_on
     one = getattr(model, "model", model)
     ahead = counted.expect(one, own)
@@ -192,7 +192,7 @@ def evaluate(
 
     Raises:
         ValueError: no position to predict, an unknown token id, a sample below 1, or a loss of NaN.
-        RuntimeError: a process that was forked after JAX had started; a counted model reads there unless it is adaptive.
+        RuntimeError: a process that was forked after JAX had started; a counted model reads there unless it is online.
 
     Example:
         >>> import jax.numpy as jnp
@@ -224,15 +224,15 @@ def evaluate(
         check_threads()
         kind, past, times = model.rows, None, None
         if model.history:
-            text = read_text(np.asarray(stream[:]), model.radius, eos=model.eos)
+            text = read_text(np.asarray(stream[:]), model.context, eos=model.eos)
             m = draw_sample(len(text.Y), sample, seed)
             X, Y, past = text.X[m], text.Y[m], text.past.take(m)
-        elif model.radius == 1 and isinstance(kind, TableRows):
-            C: Any = coo_array(count_sparse(stream, radius=1, vocab_size=model.vocab_size)[0])
+        elif model.context == 1 and isinstance(kind, TableRows):
+            C: Any = coo_array(count_sparse(stream, context=1, vocab_size=model.vocab_size)[0])
             wanted = np.flatnonzero(model.eos | (C.col != PAD))
             X, Y, times = C.row[wanted, None], C.col[wanted], C.data[wanted]
         else:
-            X, Y = sampled_positions(stream, model.radius, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
+            X, Y = sampled_positions(stream, model.context, model.vocab_size, eos=model.eos, sample=sample, seed=seed)
         n, positions = 1 if times is None else times, len(Y) if times is None else int(times.sum())
         if positions and isinstance(kind, TableRows) and not kind.normalised:
             distinct, often = distinct_contexts(X, times, ordered=model.ordered)
@@ -276,7 +276,7 @@ def score(
             documents = np.split(stream[1:], np.flatnonzero(stream[1:-1] == PAD) + 1)
         log_p = np.concatenate([read(model, init(model), text, progress=progress)[0] for text in documents])
         return log_p[predicted_places(stream, model.eos) - 1]
-    text = read_text(stream, model.radius, eos=model.eos)
+    text = read_text(stream, model.context, eos=model.eos)
     return log_probabilities(model, text.X, text.Y, past=text.past, mesh=mesh, progress=progress)
 
 
@@ -330,10 +330,10 @@ def log_distributions(
 
 def check_positions(model: LanguageModel, X: np.ndarray, Y: np.ndarray) -> None:
     """Refuse contexts of another width, and token ids that the model does not have."""
-    if X.ndim != 2 or X.shape[1] != model.radius or len(X) != len(Y):
+    if X.ndim != 2 or X.shape[1] != model.context or len(X) != len(Y):
         raise ValueError(
-            f"contexts of shape {X.shape} for {len(Y)} targets and a model of radius {model.radius}: "
-            f"pass [{len(Y)}, {model.radius}], the nearest token first (jexplicit.contexts(stream, {model.radius}))"
+            f"contexts of shape {X.shape} for {len(Y)} targets and a model of {model.context} context tokens: "
+            f"pass [{len(Y)}, {model.context}], the nearest token first (jexplicit.contexts(stream, {model.context}))"
         )
     for ids in (X, Y):
         check_ids(model, ids)
@@ -413,7 +413,7 @@ def _inputs(
     sides = csr_array((np.ones(len(token)), (token, side)), shape=(N, 2 * N))
     for first in range(0, len(places), size):
         some, past = (row >= first) & (row < first + size), Past(stream, places[first : first + size])
-        log_p = log_distributions(other, contexts_at(stream, past.places, other.radius), past=past)
+        log_p = log_distributions(other, contexts_at(stream, past.places, other.context), past=past)
         mass = np.maximum(np.exp(log_p.astype(np.float64)) @ sides, 1e-15).reshape(len(log_p), N, 2)
         left, right = mass[row[some] - first, d.node[some]].T
         found[some] = np.clip(np.log(right) - np.log(left), -MOST, MOST)

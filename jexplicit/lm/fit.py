@@ -30,16 +30,16 @@ from jexplicit.solvers.explicit import fit_delta
 METHODS = get_args(Method)
 DENSE = ("explicit", "delta", "cold", "warm", "optimum", "log-linear", "iterative-scaling")  # tables [N, N]
 ORDER = 4  # tokens of the longest contexts of the n-gram model
-_tables = ("features", "radius")
-_exponents = ("calibration_positions", "seed")
+_tables = ("features", "context")
+_weights = ("calibration_positions", "seed")
 _training = ("epochs", "batch_size", "learning_rate", "patience", "train_sample", "seed")
 OPTIONS: dict[str, tuple[str, ...]] = {  # that each method uses
     **dict.fromkeys(("unigram", "bigram", "ngram"), ()),
     **dict.fromkeys(("explicit", "optimum"), _tables),
     "delta": (*_tables, "calibration_positions", "seed"),
     **dict.fromkeys(("cold", "warm"), (*_tables, *_training)),
-    "log-linear": (*_tables, *_exponents),
-    "iterative-scaling": (*_tables, "sweeps", "discount", *_exponents),
+    "log-linear": (*_tables, *_weights),
+    "iterative-scaling": (*_tables, "sweeps", "discount", *_weights),
     "context-mixing": ("gates", "stages", "frozen", "history", "seed"),
 }
 _floor = 1e-9  # the count in the place of 0, at the optimum
@@ -47,14 +47,14 @@ _copies = 6  # of the counts, while a dense model is solved
 _largest_dense = 2**31  # cells whose ids fit int32
 
 
-def choose_tables(methods: Collection[str], vocab_size: int, radius: int, memory: float) -> Literal["dense", "sparse"]:
+def choose_tables(methods: Collection[str], vocab_size: int, context: int, memory: float) -> Literal["dense", "sparse"]:
     """Dense tables if a method needs them or `memory` holds them, else sparse.
 
     >>> [choose_tables(["explicit", "ngram"], N, 4, 16e9) for N in (4098, 128_000)]
     ['dense', 'sparse']
     """
     cells = vocab_size**2
-    fits = cells < _largest_dense and _copies * 4 * radius * cells <= memory
+    fits = cells < _largest_dense and _copies * 4 * context * cells <= memory
     return "dense" if fits and set(DENSE) & set(methods) else "sparse"
 
 
@@ -84,7 +84,7 @@ def fit(
     *,
     history: History | None = None,
     features: Features | None = None,
-    radius: int | None = None,
+    context: int | None = None,
     tokenizer: str | os.PathLike | Tokenizer = "bpe",
     vocab_size: int | None = None,
     eos: bool = False,
@@ -100,9 +100,9 @@ def fit(
             A string is always a text, never a file.
         method: one of `jexplicit.lm.METHODS`; default "context-mixing", the best. "explicit" is the closed form of the paper.
         history: what context mixing sees beyond its contexts: the `document` so far (default), `all` of the text before, the
-            last W tokens (`window:W`), or `none`; `adaptive`: all is counted as it is read. With `all` and `adaptive`, the
+            last W tokens (`window:W`), or `none`; `online`: all is counted as it is read. With `all` and `online`, the
             score of a text depends on the texts before it.
-        features, radius: `sum` or `cat` (default) of so many context tokens (default 1), for the methods that take them.
+        features, context: `sum` or `cat` (default) of K context tokens (default 1), for the methods that take them.
         tokenizer: `bpe`, `word` or `char`, trained on the texts; or a tokenizer, or where one lies (a run folder, a
             SentencePiece model).
         vocab_size: token ids of a trained tokenizer; default 4098, or every character.
@@ -119,12 +119,12 @@ def fit(
             method; an option that the method does not use, or one that does not fit the others.
 
     Example:
-        >>> model = fit(["to be or not to be"], "explicit", tokenizer="char", radius=2)
+        >>> model = fit(["to be or not to be"], "explicit", tokenizer="char", context=2)
         >>> model.generate("to b", 3, temperature=0)
         'e o'
     """
     method = method or "context-mixing"
-    named = {"features": features, "radius": radius, "history": history}
+    named = {"features": features, "context": context, "history": history}
     settings = _options(method, options | {name: value for name, value in named.items() if value is not None})
     read = _read_texts(texts, field, documents)
     if not any(text.strip() for text in read):
@@ -135,7 +135,7 @@ def fit(
     stream = encode_documents(own, read)
     if len(stream) < 2:
         raise ValueError(f"no token in {len(read)} documents: give some text")
-    N, K = own.vocab_size, settings.radius
+    N, K = own.vocab_size, settings.context
     if method == "context-mixing":
         model, info = _fit_context_mixing(stream, N, own, eos, settings, watch)
     else:
@@ -143,7 +143,7 @@ def fit(
         if method != "ngram" and choose_tables([method], N, K, host_bytes()) == "sparse":
             if method in DENSE and method != "explicit":
                 raise ValueError(f"method {method!r} needs tables of {N} x {N}, too large here: use a smaller vocab_size")
-            text = text.like(stream, sparse_counts=count_sparse(stream, radius=K, vocab_size=N))
+            text = text.like(stream, sparse_counts=count_sparse(stream, context=K, vocab_size=N))
         if method in ("cold", "warm") and (watch is None or watch.dev is None):  # the best epoch is that of a held-out part
             text, held_out = text.parts(settings.calibration_positions)
             watch = (watch or Watch())._replace(dev=held_out)
@@ -151,7 +151,7 @@ def fit(
     about = {
         "method": method,
         "features": settings.features if "features" in OPTIONS[method] else "none",
-        "radius": max(1, model.radius),
+        "context": max(1, model.context),
         "history": settings.history,
         "vocab_size": N,
         "train_tokens": int(np.count_nonzero(stream != PAD)),
@@ -170,7 +170,7 @@ def _options(method: str, options: dict[str, Any]) -> Options:
         known = f"choose from {', '.join(OPTIONS[method])}" if OPTIONS[method] else "it has none"
         raise ValueError(f"option {', '.join(unused)}, which method {method!r} does not use: {known}")
     options = {name: as_json(value) for name, value in options.items()}
-    hints, kinds = get_type_hints(Options, include_extras=True) | {"radius": PositiveInt}, get_type_hints(Options)
+    hints, kinds = get_type_hints(Options, include_extras=True) | {"context": PositiveInt}, get_type_hints(Options)
     for name, value in options.items():
         kind, bounds = kinds[name], [*find_bounds(hints[name])]
         fits = get_origin(hints[name]) is Literal or is_of(value, kind)
@@ -225,10 +225,10 @@ def _fit(method: str, text: TrainingText, options: Options, watch: Watch) -> Fit
         return fit_iterative_scaling(text, options, watch)
     if method == "log-linear":
         return fit_log_linear(text, options, watch)
-    K, features = options.radius, options.features
+    K, features = options.context, options.features
     if method == "delta":  # the explicit solution with a fitted δ in `f_i^((1-K-δ)/K)`: Sec. 2.2
         with watch.stage(f"delta, {features}, K = {K}"):
-            model = explicit_language_model(text.counts(K), features=features, radius=K, eos=text.eos)
+            model = explicit_language_model(text.counts(K), features=features, context=K, eos=text.eos)
             log_f = jnp.log(jnp.asarray(np.maximum(target_counts(text.counts(1), eos=text.eos), 1), model.tables[0].dtype))
             X, Y = contexts(text.in_memory, K, eos=text.eos)
             m = draw_sample(len(Y), options.calibration_positions, options.seed, shuffle=True)
@@ -237,9 +237,9 @@ def _fit(method: str, text: TrainingText, options: Options, watch: Watch) -> Fit
             tables = [U - delta / K * log_f[None] for U in model.rows.tables]
             return FitResult(token_model(tables * (K // len(tables)), features, text.eos), {"delta": delta, "scalars": 1})
     if method == "explicit":
-        return FitResult(explicit_language_model(text.known_counts(K), features=features, radius=K, eos=text.eos), {})
+        return FitResult(explicit_language_model(text.known_counts(K), features=features, context=K, eos=text.eos), {})
     if K != 1:  # optimum: the relative frequencies, with a floor in the place of counts of 0
-        raise ValueError(f"optimum with radius {K}: only K = 1 has a closed form; sweeps go there at any K")
+        raise ValueError(f"optimum with context {K}: only K = 1 has a closed form; sweeps go there at any K")
     C = with_targets(text.counts(1)[0], eos=text.eos)
     n = C.sum(axis=1, dtype=np.int64)
     table = np.log(np.maximum(C, _floor)) - np.log(np.maximum(n, len(C) * _floor))[:, None]

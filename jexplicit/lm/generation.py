@@ -100,7 +100,7 @@ def generate(
     if isinstance(model, Counted):
         ids = np.stack([_write(*one, model, allowed, length, **how) for one in zip(keys, prompts, begin, strict=True)])
     else:
-        W = max(model.radius, model.history)
+        W = max(model.context, model.history)
         history = np.stack([np.concatenate([np.full(W, NO_TOKEN), [PAD], p]).astype(np.int32)[: -W - 1 : -1] for p in prompts])
         ids = np.asarray(_generate(keys, model, history, begin, allowed, length, **how))
     return ids if several else ids[0]
@@ -119,7 +119,7 @@ def generate_text(
 
     Example:
         >>> from jexplicit.lm.fit import fit
-        >>> model, tokenizer, _ = fit(["to be or not to be"], "explicit", tokenizer="char", radius=2)
+        >>> model, tokenizer, _ = fit(["to be or not to be"], "explicit", tokenizer="char", context=2)
         >>> generate_text(jax.random.key(0), model, tokenizer, "to b", 3, temperature=0)
         'e o'
     """
@@ -186,7 +186,7 @@ def _generate(
 ) -> Array:
     def step(state, key):
         history, ended, now = state
-        logits = model.logits(context_of(history, model.radius), history if model.history else None)
+        logits = model.logits(context_of(history, model.context), history if model.history else None)
         row = jnp.where(now, logits, -jnp.inf)
         i = jnp.where(ended, PAD, draw(key, row, **how)).astype(history.dtype)
         return (jnp.roll(history, 1).at[0].set(i), ended | (i == PAD), allowed), i

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Integer
 from scipy.sparse import csr_array, issparse
 
-from jexplicit.counts import Counts, SparseCounts, counted_radius, merge_offsets
+from jexplicit.counts import Counts, SparseCounts, counted_context, merge_offsets
 from jexplicit.data.streams import contexts
 from jexplicit.data.tokenizers import PAD, Progress
 from jexplicit.lm.model import LanguageModel, Sparse, draw_sample, map_contexts, sparse_rows, token_model
@@ -179,7 +179,7 @@ def explicit_language_model(
     counts: Counts | SparseCounts,
     *,
     features: Features,
-    radius: int | None = None,
+    context: int | None = None,
     eos: bool = False,
     noise: bool = True,
     dtype: Any = jnp.float32,
@@ -192,19 +192,19 @@ def explicit_language_model(
         noise: the paper's noise model; without it a pair that never occurred has the logit -inf, and tables are dense.
 
     Raises:
-        ValueError: a radius that was not counted; other features than the two.
+        ValueError: a context longer than was counted; other features than the two.
 
     Example:
         >>> from jexplicit.counts import count
-        >>> model = explicit_language_model(count(np.array([0, 1, 2, 1, 0]), radius=2, vocab_size=3), features="cat")
-        >>> model.radius, model.vocab_size
+        >>> model = explicit_language_model(count(np.array([0, 1, 2, 1, 0]), context=2, vocab_size=3), features="cat")
+        >>> model.context, model.vocab_size
         (2, 3)
 
     Source: paper, Eq. 3-5 and Sec. 3.1.
     """
     if features not in ("sum", "cat"):
         raise ValueError(f"features {features!r}: choose sum (one table) or cat (a table per offset)")
-    K = counted_radius(counts, radius)
+    K = counted_context(counts, context)
     if issparse(counts[0]):
         tables = _sparse_tables(counts[:K], features, eos, dtype)
         return token_model(tables * (K // len(tables)), features, eos)
@@ -222,11 +222,11 @@ def explicit_decoder(
     return explicit_solution((functools.reduce(jnp.add, F),) if features == "sum" else F, len(counts))
 
 
-def decoder_model(U: tuple[Any, ...], noise: Noise | None, features: str, radius: int, eos: bool) -> LanguageModel:
+def decoder_model(U: tuple[Any, ...], noise: Noise | None, features: str, context: int, eos: bool) -> LanguageModel:
     """The language model of decoders, the noise folded into their rows."""
     blocks = (jnp.asarray(block)[:, : len(block)] for block in U)
     tables = tuple(block if noise is None else noisy_rows(block, noise) for block in blocks)
-    return token_model(tables * (radius // len(tables)), features, eos)
+    return token_model(tables * (context // len(tables)), features, eos)
 
 
 def _sparse_tables(counts: Any, features: Features, eos: bool, dtype: Any) -> tuple[Sparse, ...]:
@@ -279,7 +279,7 @@ class OffsetRows(NamedTuple):
 
 
 def offset_rows(
-    counts: Counts, *, features: Features, radius: int | None = None, eos: bool = False, smoothing: Smoothing = "kneser-ney"
+    counts: Counts, *, features: Features, context: int | None = None, eos: bool = False, smoothing: Smoothing = "kneser-ney"
 ) -> OffsetRows:
     """Smoothed rows of every offset over the unigram, `log(P_k(i|j) / p_i)`.
 
@@ -289,13 +289,13 @@ def offset_rows(
 
     Example:
         >>> from jexplicit import count
-        >>> rows = offset_rows(count(np.array([0, 1, 2, 1, 1, 0]), radius=2, vocab_size=3), features="cat")
+        >>> rows = offset_rows(count(np.array([0, 1, 2, 1, 1, 0]), context=2, vocab_size=3), features="cat")
         >>> len(rows.tables), rows.tables[0].shape
         (2, (3, 3))
     """
     if features not in ("sum", "cat") or smoothing not in _smoothings:
         raise ValueError(f"features {features!r}, smoothing {smoothing!r}: choose sum or cat, {' or '.join(_smoothings)}")
-    K = counted_radius(counts, radius)
+    K = counted_context(counts, context)
     log_p = jnp.log(unigram(jnp.asarray(target_counts(counts, eos=eos), jnp.float32)))[None]
     targets = (jnp.asarray(with_targets(C, eos=eos), jnp.float32) for C in counts[:K])
     tables = tuple(jnp.log(_smoothings[smoothing](C)) - log_p for C in targets)
@@ -317,15 +317,15 @@ def _shared(tables: tuple[Array, ...], log_p: Array) -> tuple[Array, tuple[Array
     return attention, tuple(a_k[:, None] * (jnp.log(mixed) - log_p) for a_k in attention)
 
 
-class ExponentFit(NamedTuple):
+class WeightFit(NamedTuple):
     """[mu, lambda_1 .. lambda_K], held-out loss, and last gradient."""
 
-    exponents: Float[np.ndarray, " S"]
+    weights: Float[np.ndarray, " S"]
     loss: float
     gradient: float
 
 
-def fit_exponents(
+def fit_weights(
     rows: OffsetRows,
     X: Integer[np.ndarray, "M K"],
     Y: Integer[np.ndarray, " M"],
@@ -335,20 +335,20 @@ def fit_exponents(
     iterations: int = 30,
     mesh: Mesh | None = None,
     progress: Progress | None = None,
-) -> ExponentFit:
+) -> WeightFit:
     """The weights of lowest held-out loss: `min_a L(a) + ridge/2 ||a-a_0||²`.
 
     With the rows r_g of a position, `L(a) = mean log Z(a) - sum_g a_g r_g[y]` is convex in a, and Newton's method needs
 
         dL/da_g = E_p[r_g] - r_g[y],    d²L/da_g da_h = Cov_p[r_g, r_h],    means over positions.
 
-    The ridge, by default `max(1e-4, 3/(2M), 25/M²)` nats per position, ties exponents that the positions say little about to
+    The ridge, by default `max(1e-4, 3/(2M), 25/M²)` nats per position, ties weights that the positions say little about to
     a_0: 1 of the unigram, 1/k of offset k. The rows are of another text than X [M, K] and Y [M].
 
     Example:
         >>> rows = OffsetRows(jnp.zeros((1, 2)), (jnp.log(jnp.array([[0.8, 0.2]] * 2)),), "cat", False)
         >>> X, Y = np.array([[1], [1], [1]]), np.array([0, 0, 1])  # seen in a text: 4 to 1; in another: 2 to 1
-        >>> fit_exponents(rows, X, Y, ridge=0).exponents[1].round(3)  # log 2 / log 4
+        >>> fit_weights(rows, X, Y, ridge=0).weights[1].round(3)  # log 2 / log 4
         np.float64(0.5)
 
     Source: Klakow 1998 for log-linear interpolation.
@@ -377,7 +377,7 @@ def fit_exponents(
             step = step / 4
         else:
             a, (value, loss, slope, step) = a + step, there
-    return ExponentFit(a, float(loss), float(np.abs(slope).max()))
+    return WeightFit(a, float(loss), float(np.abs(slope).max()))
 
 
 @full_precision
@@ -391,41 +391,41 @@ def _moments_of_position(read: tuple[Array, tuple[Array, ...], Array], x_and_y: 
     return jnp.concatenate([-z[y][None], -centred[:, y], ((centred * p[None]) @ centred.T).ravel()])
 
 
-def log_linear_model(rows: OffsetRows, exponents: Float[np.ndarray, " S"]) -> LanguageModel:
+def log_linear_model(rows: OffsetRows, weights: Float[np.ndarray, " S"]) -> LanguageModel:
     """The language model of weights (mu, lambda_1 .. lambda_K).
 
     Example:
         >>> from jexplicit import count
-        >>> rows = offset_rows(count(np.array([0, 1, 2, 1, 1, 0]), radius=2, vocab_size=3), features="cat")
-        >>> log_linear_model(rows, np.array([1.0, 0.8, 0.2])).radius
+        >>> rows = offset_rows(count(np.array([0, 1, 2, 1, 1, 0]), context=2, vocab_size=3), features="cat")
+        >>> log_linear_model(rows, np.array([1.0, 0.8, 0.2])).context
         2
     """
     K = len(rows.tables)
-    if len(exponents) != 1 + K:
-        raise ValueError(f"{len(exponents)} exponents for {K} tables: give mu and one per table")
-    mu = float(exponents[0])
-    tables = [table * float(a) + rows.log_p * (mu / K) for table, a in zip(rows.tables, exponents[1:], strict=True)]
+    if len(weights) != 1 + K:
+        raise ValueError(f"{len(weights)} weights for {K} tables: give mu and one per table")
+    mu = float(weights[0])
+    tables = [table * float(a) + rows.log_p * (mu / K) for table, a in zip(rows.tables, weights[1:], strict=True)]
     return token_model(tables, rows.features, rows.eos)
 
 
 def rows_of_text(text: TrainingText, options: Options) -> OffsetRows:
     """The rows of a text, as the options say."""
-    K = options.radius
-    return offset_rows(text.counts(K), features=options.features, radius=K, eos=text.eos)
+    K = options.context
+    return offset_rows(text.counts(K), features=options.features, context=K, eos=text.eos)
 
 
 def fit_log_linear(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Smoothed rows of single tokens, with a weight per offset from held-out text."""
-    fitted = exponents_held_out(text, options, watch)
-    info = {"exponents": fitted.exponents.tolist(), "scalars": len(fitted.exponents)}
+    fitted = weights_held_out(text, options, watch)
+    info = {"weights": fitted.weights.tolist(), "scalars": len(fitted.weights)}
     info |= {"held_out_perplexity": float(np.exp(fitted.loss))}
-    return FitResult(log_linear_model(rows_of_text(text, options), fitted.exponents), info)
+    return FitResult(log_linear_model(rows_of_text(text, options), fitted.weights), info)
 
 
-def exponents_held_out(text: TrainingText, options: Options, watch: Watch) -> ExponentFit:
+def weights_held_out(text: TrainingText, options: Options, watch: Watch) -> WeightFit:
     """The weights of a text's rows, fitted on documents that their counts leave out."""
     rest, held = text.parts(options.calibration_positions)
-    X, Y = contexts(held, K := options.radius, eos=text.eos)
+    X, Y = contexts(held, K := options.context, eos=text.eos)
     m = draw_sample(len(Y), options.calibration_positions, options.seed, shuffle=True)
-    with watch.stage(f"exponents, {options.features}, K = {K}") as progress:
-        return fit_exponents(rows_of_text(rest, options), X[m], Y[m], mesh=text.mesh, progress=progress)
+    with watch.stage(f"weights, {options.features}, K = {K}") as progress:
+        return fit_weights(rows_of_text(rest, options), X[m], Y[m], mesh=text.mesh, progress=progress)

@@ -197,12 +197,12 @@ class TokenTables(TableRows):
     table_of_offset: tuple[int, ...] = static()
 
     names = property(lambda self: tuple(f"offset {k}" for k in self.tokens))
-    tokens = property(lambda self: tuple(range(1, self.radius + 1)))
-    radius = property(lambda self: len(self.table_of_offset))
+    tokens = property(lambda self: tuple(range(1, self.context + 1)))
+    context = property(lambda self: len(self.table_of_offset))
     row_tables = property(lambda self: tuple(self.tables[t] for t in self.table_of_offset))
 
     def index(self, context):
-        return context[: self.radius]
+        return context[: self.context]
 
 
 @pytree
@@ -214,7 +214,6 @@ class NetworkRows:
     context: int = static()
 
     names, tokens, history = ("network",), (None,), 0
-    radius = property(lambda self: self.context)
     vocab_size = property(lambda self: self.network.vocab_size)
 
     def read(self, context, history=None):
@@ -230,7 +229,7 @@ class SequenceRows:
     variables: Any
     network: Any = static()
 
-    names, tokens, radius = ("network",), (None,), 1
+    names, tokens, context = ("network",), (None,), 1
     history = property(lambda self: self.network.window)
     vocab_size = property(lambda self: self.network.vocab_size)
 
@@ -269,7 +268,7 @@ class LanguageModel:
     features: str = static(default="cat")
     eos: bool = static(default=False)
 
-    radius = property(lambda self: self.rows.radius, doc="K, the tokens of a context.")
+    context = property(lambda self: self.rows.context, doc="K, the tokens of a context.")
     history = property(lambda self: self.rows.history, doc="W, tokens of the past that it reads, borders of documents ignored.")
     vocab_size = property(lambda self: self.rows.vocab_size, doc="N, the number of token ids.")
     names = property(lambda self: self.rows.names, doc="What each row is.")
@@ -410,7 +409,7 @@ def sampled_positions(
 ) -> tuple[Integer[np.ndarray, "M K"], Integer[np.ndarray, " M"]]:
     """Contexts and targets of a stream, or of a seeded sample."""
     check_stream(stream)
-    M, windows_of = 0, functools.partial(windows, stream, 1, len(stream), radius=K, span=_window)
+    M, windows_of = 0, functools.partial(windows, stream, 1, len(stream), context=K, span=_window)
     for tokens in windows_of():
         check_token_ids(tokens, vocab_size, f"and a model of {vocab_size}: use the model's own tokenizer")
         M += len(tokens) - K if eos else int(np.count_nonzero(tokens[K:] != PAD))

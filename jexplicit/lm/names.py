@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from jexplicit.runs.files import Bounds, NonNegativeFloat, PositiveFloat, PositiveInt
 
 Features = Literal["sum", "cat"]
-History = str  # none, document, window:W, all, adaptive or adaptive:document; see jexplicit.lm.counted.contexts.window_of
+History = str  # none, document, window:W, all, online or online:document; see jexplicit.lm.counted.contexts.window_of
 Smoothing = Literal["kneser-ney", "add-alpha"]
 Method = Literal[
     "unigram", "bigram", "ngram", "explicit", "delta", "cold", "warm", "optimum",
@@ -17,7 +17,7 @@ Method = Literal[
 
 def label(row: Mapping[str, Any]) -> str:
     """The name of a model: its method and all fields that distinguish it."""
-    parts = [row["method"], *([] if row["features"] == "none" else [row["features"], f"K = {row['radius']}"])]
+    parts = [row["method"], *([] if row["features"] == "none" else [row["features"], f"K = {row['context']}"])]
     parts += [f"history {row['history']}"] if row["method"] == "context-mixing" else []
     return ", ".join(parts)
 
@@ -35,9 +35,9 @@ class FitOptions:
     """context-mixing: parts of the contexts, each followed by gates, whose mix the next is counted over. Default: 2 of
     characters, else 1."""
     frozen: bool = False
-    """context-mixing with --history adaptive: the text that is read is counted, but no weight moves."""
+    """context-mixing with --history online: the text that is read is counted, but no weight moves."""
     calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
-    """log-linear, iterative-scaling: number of positions in held-out documents (2 %) that exponents are fitted on, drawn by
+    """log-linear, iterative-scaling: number of positions in held-out documents (2 %) that weights are fitted on, drawn by
     --seed."""
     sweeps: PositiveInt = 10
     """iterative-scaling: number of sweeps over the distinct contexts."""

@@ -20,7 +20,7 @@ from jexplicit.counts import (
     Counts,
     SparseCounts,
     count_contexts,
-    counted_radius,
+    counted_context,
     quotient_and_rest,
     starts_of,
     sum_runs,
@@ -74,7 +74,7 @@ class BackOffChain(TableRows):
     normalised = True
     names = property(lambda self: ("unigram", *(f"context {n}" for n in range(1, len(self.levels) + 1))))
     tokens = property(lambda self: (None, *range(1, len(self.levels) + 1)))
-    radius = property(lambda self: max(1, len(self.levels)))
+    context = property(lambda self: max(1, len(self.levels)))
     vocab_size = property(lambda self: len(self.base))
     row_tables = property(lambda self: (jnp.asarray(self.base)[None], *self.levels))
 
@@ -92,14 +92,14 @@ class BackOffChain(TableRows):
 
 def unigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
     """The baseline without context: log relative frequencies of targets."""
-    counted_radius(counts, 1)  # checks them
+    counted_context(counts, 1)  # checks them
     log_p = np.log(unigram(target_counts(counts, eos=eos).astype(np.float64)))
     return LanguageModel(BackOffChain(jnp.asarray(log_p, jnp.float32)), "none", eos)
 
 
 def bigram_model(counts: Counts | SparseCounts, *, eos: bool = False) -> LanguageModel:
     """The baseline with one token of context: interpolated Kneser-Ney."""
-    counted_radius(counts, 1)  # checks them
+    counted_context(counts, 1)  # checks them
     C: Any = with_targets(csr_array(counts[0]), eos=eos)
     level = ContextLevel(np.arange(C.shape[0]), C.indptr, C.indices, C.data)
     return LanguageModel(_kneser_ney_chain([level], C.shape[1], modified=False), "none", eos)
@@ -229,7 +229,7 @@ def write_arpa(path: str | os.PathLike, model: Any, tokenizer: Tokenizer) -> Non
 
 def _whole(chain: BackOffChain, X: np.ndarray) -> np.ndarray:
     """Contexts [M, K], padded from the start of the document on."""
-    return np.pad(X, ((0, 0), (0, chain.radius - X.shape[1])), constant_values=PAD)
+    return np.pad(X, ((0, 0), (0, chain.context - X.shape[1])), constant_values=PAD)
 
 
 def _weights(chain: BackOffChain, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -57,7 +57,7 @@ from jexplicit.runs.files import (
 # Methods that counts alone serve: solved again from those of a run, of text in shards, and by several processes.
 FROM_COUNTS = ("unigram", "bigram", "explicit")
 _of_sparse = ("data", "indices", "indptr")  # arrays of a table
-_format = 5
+_format = 6
 _rows = (LanguageModel, TokenTables, Sparse, BackOffChain, Children, NetworkRows, SequenceRows)
 _known: dict[str, type] = {cls.__name__: cls for cls in (*_rows, *COUNTED, Combination, CombinationState, State)}
 _networks = {"MLPLanguageModel": "networks", "Transformer": "sequences"}
@@ -113,7 +113,7 @@ class TextModel(NamedTuple):
         stream = encode_documents(self.tokenizer, [text])
         if len(stream) < 2:
             raise ValueError("no token in the text: give some text")
-        read = read_text(stream, self.model.radius, eos=self.model.eos)
+        read = read_text(stream, self.model.context, eos=self.model.eos)
         return explain(self.model, read.X, read.Y, past=read.past)
 
     def next_token(self, prompt: str, top: int = 10) -> list[tuple[str, float]]:
@@ -169,14 +169,14 @@ def load_model(
     *,
     method: str | None = None,
     features: str | None = None,
-    radius: int | None = None,
+    context: int | None = None,
     history: str | None = None,
 ) -> TextModel:
     """Load a language model from a run or an export.
 
     Args:
         path: the folder of a run of `launch.lm` or `launch.networks`, a file of `TextModel.save`, or an ARPA file.
-        method, features, radius, history: of the model wanted; default, that of the run's lowest dev perplexity.
+        method, features, context, history: of the model wanted; default, that of the run's lowest dev perplexity.
 
     Raises:
         ValueError: no run or model there, one of another version, a damaged file, or no model that matches.
@@ -187,7 +187,7 @@ def load_model(
         model = load_model("runs/demo")
         model.generate("Return the", 20)
     """
-    given = {"method": method, "features": features, "radius": radius, "history": history}
+    given = {"method": method, "features": features, "context": context, "history": history}
     (saved,) = load_models(path, best=True, **{name: (value,) for name, value in given.items() if value is not None})
     return saved
 
@@ -195,7 +195,7 @@ def load_model(
 def load_models(path: str | os.PathLike, *, best: bool = False, **wanted: Sequence[Any]) -> Iterator[TextModel]:
     """Load models of a run, or that of an export, one after the other.
 
-    wanted: values of method, features, radius or history to take. best: only the model with the lowest dev perplexity.
+    wanted: values of method, features, context or history to take. best: only the model with the lowest dev perplexity.
     """
     if not is_input(path := local_path(path)):
         rows = model_rows(path, **wanted)
@@ -212,7 +212,7 @@ def _load_file(path: Path) -> TextModel:
     refuse_other_formats(path, head := read_input(path, 512))
     if head[8:10] != b'{"' and (is_arpa(path) or b"\\data\\" in head):
         model, tokenizer = read_arpa(path)
-        about = {"method": "ngram", "features": "none", "radius": model.radius, "history": "none"}
+        about = {"method": "ngram", "features": "none", "context": model.context, "history": "none"}
     elif is_pipe(str(path)) or is_compressed(str(path)):
         raise ValueError(f"{path}: a .safetensors file is neither read from a pipe nor compressed: write it to a file")
     else:
@@ -221,7 +221,7 @@ def _load_file(path: Path) -> TextModel:
             raise ValueError(f"{path} is a model of a run, without its tokenizer: pass the run folder, or export the model")
         check_sizes(path, model, tokenizer)
         past = model.history if isinstance(model.history, str) else "none"
-        by_hand = {"method": type(model).__name__, "features": "none", "radius": model.radius, "history": past}
+        by_hand = {"method": type(model).__name__, "features": "none", "context": model.context, "history": past}
         about = about if "method" in about else by_hand | about
     return TextModel(model, tokenizer, about)
 
@@ -235,7 +235,7 @@ def load_row(path: str | os.PathLike, row: Mapping[str, Any]) -> TextModel:
     else:
         counts, eos = load_counts(path) or load_counts(path, sparse=True), (read_config(path) or {}).get("eos", False)
         if row["method"] == "explicit":
-            model = explicit_language_model(counts, features=row["features"], radius=row["radius"], eos=eos)
+            model = explicit_language_model(counts, features=row["features"], context=row["context"], eos=eos)
         else:
             model = (unigram_model if row["method"] == "unigram" else bigram_model)(counts, eos=eos)
     check_sizes(path, model, tokenizer)
@@ -363,7 +363,7 @@ def _check_model(model: Any) -> None:
         N = model.vocab_size
         if is_token_model(model) and {table.shape for table in model.tables} != {(N, N)}:
             raise ValueError(f"its tables have shapes {[table.shape for table in model.tables]}")
-        ids = [jax.ShapeDtypeStruct((n,), np.int32) for n in (model.radius, model.history)]
+        ids = [jax.ShapeDtypeStruct((n,), np.int32) for n in (model.context, model.history)]
         try:
             row = jax.eval_shape(model.logits, *ids)
         except Exception as error:  # of JAX or flax
@@ -403,16 +403,16 @@ def check_sizes(path: Any, model: AnyModel, tokenizer: Tokenizer) -> None:
 def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[str, Any]]:
     """The rows of a run with a model that `load_row` can load, in order.
 
-    wanted: method, features, radius or history -> the values to take; default, any.
+    wanted: method, features, context or history -> the values to take; default, any.
     """
     if read_config(path := local_path(path)) is None:
         remedy = "pass the folder of a run of jexplicit lm, or an exported .safetensors or .arpa file"
         raise ValueError(f"no run at {path}: {remedy}")
     rows = []
     for given in read_rows(path):
-        row = {"method": given.get("name"), "features": "none", "radius": given.get("context"), "history": "none", **given}
+        row = {"method": given.get("name"), "features": "none", "context": None, "history": "none", **given}
         named = row["method"] and all(isinstance(row[name], str) for name in ("method", "features", "history"))
-        measured = named and isinstance(row["radius"], int) and is_measured(row.get("dev_perplexity"))
+        measured = named and isinstance(row["context"], int) and is_measured(row.get("dev_perplexity"))
         if measured and (row["method"] in FROM_COUNTS or _file_of(path, row)):
             rows.append(row)
     if not rows:
@@ -424,20 +424,20 @@ def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[st
 
 
 def model_name(row: Mapping[str, Any]) -> str:
-    """The name of a row's model, also in files: method, features, radius, and more."""
-    parts = [row["method"], row["features"], row["radius"], row.get("history", "none")]
+    """The name of a row's model, also in files: method, features, context, and more."""
+    parts = [row["method"], row["features"], row["context"], row.get("history", "none")]
     return "_".join(str(part) for part in parts if part not in (None, "none", ""))
 
 
 def save_run_model(run: str | os.PathLike, row: Mapping[str, Any], model: AnyModel) -> None:
     """Save the model of a row of a run, beside its counts."""
-    about = {name: row[name] for name in ("method", "features", "radius", "history") if name in row}
+    about = {name: row[name] for name in ("method", "features", "context", "history") if name in row}
     save_model(_saved(run, "models") / f"{model_name(row)}.safetensors", model, about=about)
 
 
 def _file_of(run: Path, row: Mapping[str, Any]) -> Path | None:
     """The file of a row's model, if any; K = 1 is shared."""
-    alike = ("sum", "cat") if row["radius"] == 1 and row["features"] in ("sum", "cat") else ()
+    alike = ("sum", "cat") if row["context"] == 1 and row["features"] in ("sum", "cat") else ()
     for features in (row["features"], *alike):
         name = f"{model_name({**row, 'features': features})}.safetensors"
         if (_saved(run, "models") / name).exists():

@@ -23,13 +23,13 @@ from jexplicit.lm.layers import (
     discounts_of,
     explicit_decoder,
     explicit_language_model,
-    exponents_held_out,
     log_linear_model,
     noise_model,
     noisy_counts,
     noisy_rows,
     rows_of_text,
     token_counts,
+    weights_held_out,
     with_targets,
 )
 from jexplicit.lm.model import LanguageModel, map_contexts
@@ -185,8 +185,8 @@ def train_language_model(start: str, text: TrainingText, options: Options, watch
     """Train from a cold or warm start, and keep the best dev epoch."""
     if watch.dev is None:
         raise ValueError(f"{start} without a dev text: training keeps its best epoch there; pass Watch(dev=stream)")
-    K, features, eos, mesh = options.radius, options.features, text.eos, text.mesh
-    counts, shape = text.counts(K)[:K], {"features": features, "radius": K}
+    K, features, eos, mesh = options.context, options.features, text.eos, text.mesh
+    counts, shape = text.counts(K)[:K], {"features": features, "context": K}
     noise = noise_model(token_counts(counts))
     optimizer = optax.chain(optax.scale(1 / options.batch_size), adagrad(options.learning_rate))  # of the mean loss
     read = functools.partial(decoder_model, noise=noise, **shape, eos=eos)
@@ -292,7 +292,7 @@ def sweep_tables(
 
     Source: Darroch & Ratcliff 1972; Goodman 2004 for the prior (its upper half); paper, Eq. 1 and 4.
     """
-    K, N, mesh, eos = model.radius, model.vocab_size, text.mesh, model.eos
+    K, N, mesh, eos = model.context, model.vocab_size, text.mesh, model.eos
     if not 0 <= discount < np.inf or (noise and (discount or weights is not None)):
         raise ValueError(f"a discount of {discount} with noise={noise}: use a finite one >= 0; it and weights need noise=False")
     if text.vocab_size != N:
@@ -317,7 +317,7 @@ def sweep_tables(
         start, w = (jnp.zeros_like(of_start[0]),), jnp.asarray(weights, dtype)
         read, gather = functools.partial(_read_weighted, w, of_start), functools.partial(_gather_weighted, w)
     F_moving, of_noise = gather(observed), noise_model(token_counts(text.counts(K))) if noise else None
-    as_model = functools.partial(decoder_model, noise=None, features=model.features, radius=K, eos=eos)
+    as_model = functools.partial(decoder_model, noise=None, features=model.features, context=K, eos=eos)
 
     def penalty(moving: tuple[Array, ...]) -> float:
         return discount * _total(_moved_by, moving, start) / len(Y) if discount else 0.0
@@ -384,12 +384,12 @@ def _log_ratio(F: Array, E: Array) -> Array:
 
 def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) -> FitResult:
     """Sweeps from the log-linear model, or without discount from the explicit solution."""
-    mine = {"features": options.features, "radius": options.radius}
-    exponents = None if options.discount == 0 else exponents_held_out(text, options, watch).exponents
-    start, how = _start(text, options, exponents)
+    mine = {"features": options.features, "context": options.context}
+    weights = None if options.discount == 0 else weights_held_out(text, options, watch).weights
+    start, how = _start(text, options, weights)
     info = {"sweeps": options.sweeps, "scalars": 0}
-    if exponents is not None:
-        info = {"scalars": len(exponents), **_held_out_sweeps(text, options, watch, exponents)}
+    if weights is not None:
+        info = {"scalars": len(weights), **_held_out_sweeps(text, options, watch, weights)}
     earlier = [e["seconds"] for e in watch.events("sweep") if {**e, **mine} == e]  # of the run that is resumed
     begin = time.perf_counter() - (earlier[-1] if earlier else 0.0)
 
@@ -401,41 +401,41 @@ def fit_iterative_scaling(text: TrainingText, options: Options, watch: Watch) ->
         begin += time.perf_counter() - paused  # no part of the sweeps
 
     known = written_for("iterative-scaling", text, options, watch)
-    with watch.stage(f"iterative-scaling, {options.features}, K = {options.radius}", "sweeps") as progress:
+    with watch.stage(f"iterative-scaling, {options.features}, K = {options.context}", "sweeps") as progress:
         how |= {"checkpoints": watch.checkpoints, "known": known, "on_sweep": on_sweep, "progress": progress}
         swept = sweep_tables(start, text, sweeps=info["sweeps"], **how)
     info |= {"discount": how["discount"], "penalty": swept.penalty, "solve_seconds": time.perf_counter() - begin}
     return FitResult(swept.model, info)
 
 
-def _start(text: TrainingText, options: Options, exponents: np.ndarray | None) -> tuple[LanguageModel, dict[str, Any]]:
+def _start(text: TrainingText, options: Options, weights: np.ndarray | None) -> tuple[LanguageModel, dict[str, Any]]:
     """The initial tables of sweeps, their discount, and weights of Sum's offsets."""
-    K, features, eos = options.radius, options.features, text.eos
-    if exponents is None:
-        start = explicit_language_model(text.counts(K), features=features, radius=K, eos=eos)
+    K, features, eos = options.context, options.features, text.eos
+    if weights is None:
+        start = explicit_language_model(text.counts(K), features=features, context=K, eos=eos)
         return start, {"noise": True, "discount": 0.0, "weights": None}
-    rows, weights, D = rows_of_text(text, options), None, options.discount
+    rows, attention, D = rows_of_text(text, options), None, options.discount
     if rows.attention is not None:  # at most that of the nearest offset: rare tokens with a large one would shorten every step
-        weights = np.maximum(exponents[1:, None], 0) * np.minimum(np.asarray(rows.attention), 1)
+        attention = np.maximum(weights[1:, None], 0) * np.minimum(np.asarray(rows.attention), 1)
     if D is None:
         n = sum(map(counts_of_counts, _blocks(text.counts(K)[:K], features, eos)))
         D = float(discounts_of(n, modified=False)[0])
-    return log_linear_model(rows, exponents), {"noise": False, "discount": D, "weights": weights}
+    return log_linear_model(rows, weights), {"noise": False, "discount": D, "weights": attention}
 
 
-def _held_out_sweeps(text: TrainingText, options: Options, watch: Watch, exponents: np.ndarray) -> dict[str, Any]:
+def _held_out_sweeps(text: TrainingText, options: Options, watch: Watch, weights: np.ndarray) -> dict[str, Any]:
     """The best number of sweeps on held-out documents, and their perplexity."""
-    mine = {"features": options.features, "radius": options.radius}
+    mine = {"features": options.features, "context": options.context}
     if chosen := [e for e in watch.events("held_out_sweeps") if {**e, **mine} == e]:
         return {name: chosen[-1][name] for name in ("sweeps", "held_out_perplexity")}
     (rest, held), losses = text.parts(options.calibration_positions), []
-    start, how = _start(rest, options, exponents)
+    start, how = _start(rest, options, weights)
 
     def on_sweep(sweep: int, loss: float, model: LanguageModel) -> bool:
         losses.append(evaluate(model, held, mesh=text.mesh).loss)
         return losses[-1] > min(losses)
 
-    with watch.stage(f"held-out sweeps, {options.features}, K = {options.radius}", "sweeps") as progress:
+    with watch.stage(f"held-out sweeps, {options.features}, K = {options.context}", "sweeps") as progress:
         sweep_tables(start, rest, sweeps=options.sweeps, **how, on_sweep=on_sweep, progress=progress)
     best = {"sweeps": int(np.argmin(losses)), "held_out_perplexity": float(np.exp(min(losses)))}
     watch.log(event="held_out_sweeps", **mine, **best, perplexities=[float(np.exp(loss)) for loss in losses])

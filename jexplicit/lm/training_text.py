@@ -28,7 +28,7 @@ class Options(FitOptions):
     """Hyperparameters of all methods; each uses its own of them, see `jexplicit.lm.fit.OPTIONS`."""
 
     features: Features = "cat"
-    radius: int = 1
+    context: int = 1
     history: str = "none"
     train_sample: int | None = 1_000_000
     seed: int = 0
@@ -84,15 +84,15 @@ class TrainingText:
     mesh = functools.cached_property(lambda self: self._mesh or default_mesh())
     in_memory = property(lambda self: np.asarray(self.stream[:]), doc="The whole stream as an array.")
 
-    def counts(self, radius: int) -> Counts:
+    def counts(self, context: int) -> Counts:
         """C_1 .. C_K, dense."""
-        if len(self._counts) < radius:
-            self._counts = count(self.stream, radius=radius, vocab_size=self.vocab_size, mesh=self.mesh)
+        if len(self._counts) < context:
+            self._counts = count(self.stream, context=context, vocab_size=self.vocab_size, mesh=self.mesh)
         return self._counts
 
-    def known_counts(self, radius: int) -> Counts | SparseCounts:
+    def known_counts(self, context: int) -> Counts | SparseCounts:
         """C_1 .. C_K, sparse where only those are known, else dense."""
-        return self._sparse[:radius] if len(self._sparse) >= radius and not self._counts else self.counts(radius)
+        return self._sparse[:context] if len(self._sparse) >= context and not self._counts else self.counts(context)
 
     def parts(self, positions: int = 0) -> "tuple[TrainingText, np.ndarray]":
         """The text in two parts: one to count, one to fit weights on."""
@@ -104,7 +104,7 @@ class TrainingText:
             rest, held = hold_out(stream, positions=wanted)
             whole = len(rest) + len(held) == len(self.stream) + 1  # pairs across a cut are in neither part
             known = self._counts if whole else ()
-            held_counts = count(held, radius=len(known), vocab_size=self.vocab_size, mesh=self.mesh) if known else ()
+            held_counts = count(held, context=len(known), vocab_size=self.vocab_size, mesh=self.mesh) if known else ()
             counts = tuple(C - H for C, H in zip(known, held_counts, strict=True))  # nothing is counted twice
             self._parts[wanted] = self.like(rest, counts=counts), held
             trim_heap()

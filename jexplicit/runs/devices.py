@@ -117,7 +117,7 @@ def check_memory(mesh: Mesh, bytes_per_device: int, what: str) -> None:
     if on_cpu(mesh) and mesh.size * bytes_per_device > present:
         raise ValueError(
             f"{what} take {mesh.size} x {bytes_per_device / 1e9:.1f} GB on {mesh.size} devices and this machine has "
-            f"{present / 1e9:.1f} GB: use fewer --devices, a smaller --vocab-size or a smaller --radius"
+            f"{present / 1e9:.1f} GB: use fewer --devices, a smaller --vocab-size or a smaller --context"
         )
 
 
@@ -130,7 +130,7 @@ def within_memory(mesh: Mesh, budget: int, table_bytes: int, offsets: int) -> Me
     if devices < 1:
         raise ValueError(
             f"--memory {budget / 1e9:.1f}GB: counting with tables of {table_bytes / 1e9:.1f} GB takes "
-            f"{(host + table_bytes) / 1e9:.1f} GB; allow that, or use a smaller --vocab-size or --radius"
+            f"{(host + table_bytes) / 1e9:.1f} GB; allow that, or use a smaller --vocab-size or --context"
         )
     return data_mesh(int(devices))
 

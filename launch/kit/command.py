@@ -104,6 +104,8 @@ def _helps(config: type) -> dict[str, str]:
 def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str, description: str, presets: Iterable[str]) -> C:
     """The config of a command line; `--help`, `--help-all` (tyro's) and errors end the process."""
     known = flags(config, default, presets)
+    if any(re.match("--radius(=|$)", word) for word in argv):  # of version 0.2
+        raise ValueError("--radius: this flag is --context now")
     if {"-h", "--help"} & {*argv}:
         titles = ["", *(flag.group for flag in known)]
         named = [title if title != before else "" for before, title in itertools.pairwise(titles)]

@@ -147,7 +147,7 @@ Part = tuple[Row, Callable[[], Iterable[Row]]]
 class Experiment(NamedTuple):
     """An experiment, `python -m launch.NAME`.
 
-    measure(config, folder) yields pairs such as `{"radius": K}, lambda: [{"loss": loss_of(K)}]`: a key, and a part that
+    measure(config, folder) yields pairs such as `{"context": K}, lambda: [{"loss": loss_of(K)}]`: a key, and a part that
     computes rows, to which the key is added. A part whose key is in a row of the run is skipped: runs can be extended.
     """
 

@@ -23,10 +23,10 @@ class ModelChoices:
     """Methods that fitted the models. Default: of a run, the model with the lowest dev perplexity, if one is wanted."""
     features: tuple[Features, ...] = ()
     """How the models combine context tokens: sum, cat or both."""
-    radius: tuple[int, ...] = ()
+    context: tuple[int, ...] = ()
     """Context lengths K of the models, in tokens."""
     history: tuple[History, ...] = ()
-    """The models' --history: none, document, window:W, all, adaptive or adaptive:document."""
+    """The models' --history: none, document, window:W, all, online or online:document."""
 
     @property
     def wanted(self) -> dict[str, Any]:

@@ -37,17 +37,17 @@ class Config(FitOptions, Text, Run):
     """Most training documents to use. Dev has at most a tenth as many."""
     features: tuple[Features, ...] = ("sum", "cat")
     """Combination of the K context tokens. sum: one table shared by all offsets. cat: one table per offset."""
-    radius: tuple[PositiveInt, ...] = (1, 2, 4)
+    context: tuple[PositiveInt, ...] = (1, 2, 4)
     """Context lengths K, in tokens."""
     history: tuple[History, ...] = ("none",)
     """Text that context-mixing counts as it reads: none, document (so far), window:W (the last W tokens), all (before it),
-    adaptive (all, counted as it is read) or adaptive:document."""
+    online (all, counted as it is read) or online:document."""
     eos: bool = False
     """Also predict the end of each document."""
     methods: tuple[Method, ...] = ("explicit",)
-    """Models to fit, beside unigram and bigram. explicit: the closed form. delta: explicit, its exponent corrected by a number.
-    cold, warm: trained by gradient descent from random tables or from the explicit solution. optimum: the minimum of the
-    training loss at K = 1. log-linear: smoothed rows with a fitted exponent per offset. iterative-scaling: sweeps from these.
+    """Models to fit, besides unigram and bigram. explicit: the closed form. delta: explicit with a corrected exponent. cold,
+    warm: trained by gradient descent from random tables or from the explicit solution. optimum: the minimum of the training
+    loss at K = 1. log-linear: smoothed tables with a fitted weight per offset. iterative-scaling: iterations from these.
     ngram: modified Kneser-Ney of order 5. context-mixing: the weighted evidence of contexts for decisions on the path to a
     token; see --history."""
     train_sample: NonNegativeInt = 1_000_000
@@ -55,7 +55,7 @@ class Config(FitOptions, Text, Run):
     dev_sample: NonNegativeInt = 0
     """Number of positions that the dev perplexity at K > 1 is estimated from, with sparse tables; 0: all."""
     samples: NonNegativeInt = 4
-    """Number of texts to generate, by the model with the lowest dev perplexity, preferably one that is not adaptive."""
+    """Number of texts to generate, by the model with the lowest dev perplexity, preferably one that is not online."""
     devices: int | None = None
     """Devices to split the work over. Default: all accelerators, or a virtual CPU device per core."""
     memory: str | None = None
@@ -84,18 +84,18 @@ class Config(FitOptions, Text, Run):
 
 
 _trained = ("explicit", "cold", "warm")
-_counted: Any = {"corpus": "text", "methods": ("ngram", "context-mixing"), "radius": (1,), "history": ("none", "adaptive")}
-_demo: Any = {"methods": ("explicit", "log-linear", "ngram", "context-mixing"), "features": ("cat",), "radius": (1, 2)}
-_large: Any = {"tables": "sparse", "train_sample": 20_000, "dev_sample": 20_000, "vocab_size": 128_000, "radius": (1, 2)}
-_character: Any = {"documents": "file", "split": "end", "tokenizer": "char", "history": ("none", "window:256", "adaptive")}
+_counted: Any = {"corpus": "text", "methods": ("ngram", "context-mixing"), "context": (1,), "history": ("none", "online")}
+_demo: Any = {"methods": ("explicit", "log-linear", "ngram", "context-mixing"), "features": ("cat",), "context": (1, 2)}
+_large: Any = {"tables": "sparse", "train_sample": 20_000, "dev_sample": 20_000, "vocab_size": 128_000, "context": (1, 2)}
+_character: Any = {"documents": "file", "split": "end", "tokenizer": "char", "history": ("none", "window:256", "online")}
 _presets: dict[str, tuple[str, Any]] = {
     "tiny": (
         "500 documents of docs, vocabulary 512; 10 s on 2 CPU cores. Dev perplexity of cat, K = 2: 32.",
-        dict(limit=500, vocab_size=512, radius=(1, 2), train_sample=20_000, samples=1),
+        dict(limit=500, vocab_size=512, context=(1, 2), train_sample=20_000, samples=1),
     ),
     "demo": (
         "1000 documents of docs: the explicit solution, models that generalise, and an online one; 2 minutes on 2 CPU cores.",
-        _demo | dict(history=("none", "adaptive"), calibration_positions=5_000, limit=1000, vocab_size=2050, samples=3),
+        _demo | dict(history=("none", "online"), calibration_positions=5_000, limit=1000, vocab_size=2050, samples=3),
     ),
     "starts": (
         "docs, all models of the paper's Table 1; learning rate 0.1, because the corpus is 30 times smaller than the paper's.",

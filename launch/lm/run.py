@@ -27,7 +27,7 @@ from jexplicit.data.text import Corpus, Documents, TextSizes, split_at_end
 from jexplicit.data.tokenizers import PAD, Tokenizer, encode_documents, make_tokenizer
 from jexplicit.lm import evaluation
 from jexplicit.lm.counted.contexts import window_of
-from jexplicit.lm.counted.model import CONTEXTS, WORDS, contexts_radius, fit_bytes
+from jexplicit.lm.counted.model import CONTEXTS, WORDS, fit_bytes, furthest_token
 from jexplicit.lm.evaluation import AnyModel
 from jexplicit.lm.fit import METHODS, OPTIONS, ORDER, choose_tables, fit_model
 from jexplicit.lm.layers import target_counts, with_targets
@@ -48,7 +48,7 @@ _of_processes = (*FROM_COUNTS, "ngram")  # methods of several processes
 _of_sparse = (*_of_processes, "context-mixing")  # methods that have models of sparse tables
 _not_by_dev = [method for method in METHODS if method not in ("cold", "warm")]  # methods that do not stop by the dev text
 _unchanged = (Config(out=""), *(preset.config for preset in PRESETS.values()))  # flags that nobody gave
-_given = ("methods", "features", "radius", "history")  # each with a value at least
+_given = ("methods", "features", "context", "history")  # each with a value at least
 _growing = (*_given, "samples", "train_sample", "dev_sample", "test")  # with more of these a finished run may continue
 _block = 1000  # predictions of a single document, which is resampled in blocks
 _positions_one_by_one = 20_000  # of the train perplexity of models that are read position by position
@@ -88,13 +88,12 @@ def check(config: Config) -> Iterator[tuple[Any, str]]:
     for history in config.history:
         window_of(history)
     past = set(config.history) != {"none"} and "context-mixing" not in methods
-    reads = "only --methods context-mixing reads preceding text"
-    yield past, f"--history {words['history']} with --methods {words['methods']}: {reads}"
+    yield past, f"--history {words['history']} with --methods {words['methods']}: only --methods context-mixing reads it"
     unsplit = config.split != "blocks" and (config.dev or not config.train)
     yield unsplit, f"--split {config.split}: it splits the files of --train, without --dev"
-    far = "optimum" in methods and 1 not in config.radius
-    yield far, f"--methods optimum with --radius {words['radius']}: it has a closed form at K = 1 only; add --radius 1"
-    for name in ("features", "radius", *(field.name for field in fields(FitOptions))):
+    far = "optimum" in methods and 1 not in config.context
+    yield far, f"--methods optimum with --context {words['context']}: it has a closed form at K = 1 only; add --context 1"
+    for name in ("features", "context", *(field.name for field in fields(FitOptions))):
         users, value = [method for method in OPTIONS if name in OPTIONS[method]], getattr(config, name)
         unused = not config.resume and methods.isdisjoint(users) and all(value != getattr(own, name) for own in _unchanged)
         given = f"{_flag(name)} {words.get(name, value)} with --methods {words['methods']}"
@@ -160,11 +159,11 @@ def measure(config: Config, folder: RunFolder) -> Iterator[Part]:
 
 
 def _write_samples(config: Config, folder: RunFolder) -> None:
-    """Sample from the best model on dev, an adaptive one only without others."""
+    """Sample from the best model on dev, an online one only without others."""
     samples = []
     if config.samples:
         rows = model_rows(folder.path)
-        calm = [row for row in rows if not row["history"].startswith("adaptive")] or rows  # these count their own samples
+        calm = [row for row in rows if not row["history"].startswith("online")] or rows  # these count their own samples
         best = load_row(folder.path, min(calm, key=lambda row: row["dev_perplexity"]))
         options: Any = {"length": 400 if best.tokenizer.kind == "char" else 40, "temperature": 0.8, "top_k": 50}
         samples = best.generate([""] * config.samples, seed=config.seed, **options)
@@ -213,13 +212,12 @@ def _memory(config: Config) -> float:
 
 def _mixing_bytes(config: Config, tokenizer: Tokenizer, counts: np.ndarray) -> int:
     """About the memory that a fit of context mixing takes; without one, 0."""
-    contexts = CONTEXTS.get(tokenizer.kind, WORDS)
-    return fit_bytes(counts, len(contexts)) if "context-mixing" in config.methods else 0
+    return fit_bytes(counts, len(CONTEXTS.get(tokenizer.kind, WORDS))) if "context-mixing" in config.methods else 0
 
 
 def _kind_of_tables(config: Config, vocab_size: int) -> str:
     """dense or sparse tables, as the methods, --tables and the memory allow."""
-    auto = choose_tables(config.methods, vocab_size, max(config.radius), _memory(config))
+    auto = choose_tables(config.methods, vocab_size, max(config.context), _memory(config))
     tables = auto if config.tables == "auto" else config.tables
     if tables == "sparse" and (others := set(config.methods) - set(_of_sparse)):
         remedy = f"these work only with {', '.join(_of_sparse)}; use --tables dense or a smaller --vocab-size"
@@ -234,24 +232,23 @@ def _check_fit(config: Config, text: TokenizedCorpus) -> None:
     lengths, counts = np.diff(np.flatnonzero(text.train == PAD)) - 1, np.bincount(text.train[text.train != PAD])
     if len(np.unique(counts)) <= 2:  # 0, and one number
         raise ValueError(f"a training text of {lengths.sum()} tokens that all occur equally often: give more text")
-    _check_radius(config, lengths)
+    _check_context(config, int(lengths.max()))
     if (needed := _mixing_bytes(config, text.tokenizer, counts)) > (budget := _memory(config)):
         what = f"{lengths.sum():,} tokens takes about {needed / 1e9:.1f} GB and may have {budget / 1e9:.1f} GB"
         raise ValueError(f"context mixing of {what}: allow more with --memory, or read less with --limit")
 
 
-def _check_radius(config: Config, lengths: np.ndarray) -> None:
+def _check_context(config: Config, longest: int) -> None:
     """Refuse contexts longer than every document."""
-    longest = int(lengths.max())
-    if (K := max(config.radius)) > longest:
-        raise ValueError(f"--radius {K}: the longest document has {longest} tokens; use at most that")
+    if (K := max(config.context)) > longest:
+        raise ValueError(f"--context {K}: the longest document has {longest} tokens; use at most that")
 
 
 def _count_or_load(
     config: Config, folder: RunFolder, text: TokenizedCorpus, mesh: Mesh, kind: str
 ) -> tuple[TrainingText, float]:
     """The text with its counts, new or resumed, and their seconds."""
-    K, N, path, sparse = max(config.radius), text.tokenizer.vocab_size, folder.path, kind == "sparse"
+    K, N, path, sparse = max(config.context), text.tokenizer.vocab_size, folder.path, kind == "sparse"
     counts: Any = load_counts(path, sparse=sparse)
     if len(counts) >= K:
         seconds = folder.events("count")[-1]["seconds"]
@@ -260,7 +257,7 @@ def _count_or_load(
         place = config.shards / "counts" if config.shards else None  # which launch.beam leaves
         beside = read_tables(place, tokenizer=text.tokenizer.sha256)[:K] if place and place.is_dir() else ()
         with stage(f"counting, {kind} tables", "positions") as progress:
-            options: Any = {"radius": K, "vocab_size": N, "progress": progress}
+            options: Any = {"context": K, "vocab_size": N, "progress": progress}
             if len(beside) >= K:
                 counts = beside if sparse else tuple(C.toarray() for C in beside)
             elif sparse:
@@ -269,7 +266,7 @@ def _count_or_load(
                 within = devices.within_memory(mesh, int(_memory(config)), 4 * K * N**2, K) if config.memory else mesh
                 counts = count(text.train, mesh=within, **options)
         seconds = time.perf_counter() - start
-        about = {"positions": len(text.train) - 1, "radius": K, "peak_bytes": peak_bytes(), "tables": kind}
+        about = {"positions": len(text.train) - 1, "context": K, "peak_bytes": peak_bytes(), "tables": kind}
         folder.log(event="count", seconds=seconds, **about)
         save_counts(path, counts)
     known: Any = {"sparse_counts" if sparse else "counts": counts}
@@ -291,24 +288,24 @@ class _ModelRun(NamedTuple):
 def _wanted_models(config: Config) -> Iterator[dict[str, Any]]:
     """The fields of all rows of a run, in order."""
     for method in dict.fromkeys(("unigram", "bigram", *config.methods)):
-        name = {"method": method, "features": "none", "radius": 1, "history": "none"}
+        name = {"method": method, "features": "none", "context": 1, "history": "none"}
         if method in ("unigram", "bigram"):
             yield name
         elif method == "ngram":
-            yield {**name, "radius": ORDER}
+            yield {**name, "context": ORDER}
         elif method == "context-mixing":
-            radius = contexts_radius(config.tokenizer)
-            yield from ({**name, "radius": radius, "history": history} for history in config.history)
+            context = furthest_token(config.tokenizer)
+            yield from ({**name, "context": context, "history": history} for history in config.history)
         else:
-            radii = [K for K in config.radius if K == 1 or method != "optimum"]  # which has a closed form there alone
-            for features, radius in itertools.product(config.features, radii):
-                yield {**name, "features": features, "radius": radius}
+            lengths = [K for K in config.context if K == 1 or method != "optimum"]  # which has a closed form there alone
+            for features, context in itertools.product(config.features, lengths):
+                yield {**name, "features": features, "context": context}
 
 
 def _measure_model(job: _ModelRun, name: dict[str, Any]) -> list[Row]:
     """Fit, save and evaluate one model."""
     config, method = job.config, name["method"]
-    if method in _once_at_1 and name["radius"] == 1 and (twins := where(job.folder.rows(), method=method, radius=1)):
+    if method in _once_at_1 and name["context"] == 1 and (twins := where(job.folder.rows(), method=method, context=1)):
         return [{**twins[0], "peak_bytes": peak_bytes()}]
 
     def log(**event: Any) -> None:
@@ -360,19 +357,19 @@ def _evaluate_model(job: _ModelRun, name: Row, model: AnyModel) -> Row:
 
 def _measure_scaling(job: _ModelRun, model: LanguageModel) -> dict[str, Any]:
     """The line of the scaling assumption; the first process saves its points."""
-    config, radius, features = job.config, model.radius, cast(Features, model.features)
+    config, context, features = job.config, model.context, cast(Features, model.features)
     C = job.training.counts(1)
-    if radius == 1:  # all contexts, and how often each counts
+    if context == 1:  # all contexts, and how often each counts
         n = with_targets(C[0], eos=config.eos).sum(axis=1, dtype=np.int64)
         X, times = np.flatnonzero(n)[:, None], n[n > 0]
     else:
         sample = min(_scaling_positions, config.train_sample or _scaling_positions)
         shape: Any = {"eos": config.eos, "sample": sample, "seed": config.seed}
-        X, times = sampled_positions(job.text.train, radius, job.training.vocab_size, **shape)[0], None
+        X, times = sampled_positions(job.text.train, context, job.training.vocab_size, **shape)[0], None
     f = target_counts(C, eos=config.eos)
     log_means = log_mean_cooccurrences(model, f, X, times)
     if devices.is_first():
-        path = job.folder.path / _scaling_file(features, radius)
+        path = job.folder.path / _scaling_file(features, context)
         path.parent.mkdir(exist_ok=True)
         np.savez_compressed(path, f=f, log_means=log_means)
     slope, intercept = fit_scaling(f, log_means)
@@ -390,7 +387,7 @@ def log_mean_cooccurrences(
     The logits are `log prod_d F[d, i]^H[m, d]` less `(K - 1) log(sum_d F[d, i])`, and `sum_d F[d, i] = K f_i`.
     f: counts of the targets; n: how often each context counts, default once.
     """
-    K, block = model.radius, 512
+    K, block = model.context, 512
     distinct, n = distinct_contexts(X, ordered=model.ordered) if n is None else (X, n)
     padding = -len(distinct) % block
     blocks = np.pad(distinct.astype(np.int32), ((0, padding), (0, 0))).reshape(-1, block, K)
@@ -468,11 +465,11 @@ def _measure_tests(job: _ModelRun, streams: dict[str, np.ndarray], counted: np.n
         row = min(own, key=lambda row: row["dev_perplexity"])
         if "test_loss" in row:
             continue
-        name = {field: row[field] for field in ("method", "features", "radius", "history") if field in row}
+        name = {field: row[field] for field in ("method", "features", "context", "history") if field in row}
         if counted is None:
             model = load_row(job.folder.path, row).model
         else:  # fitted again, on all text before the test
-            shape: Any = {"radius": max(job.config.radius), "vocab_size": job.training.vocab_size}
+            shape: Any = {"context": max(job.config.context), "vocab_size": job.training.vocab_size}
             known = {"sparse_counts": count_sparse(counted, **shape)} if job.tables == "sparse" else {}
             text = job.training.like(counted, **known)
             model = fit_model(name["method"], text, _options_of(job.config, name), Watch(stage=stage)).model
@@ -515,13 +512,13 @@ def _forecast(config: Config) -> dict[str, Any]:
         stream = encode_documents(tokenizer, part)
         share = sum(map(len, texts)) / max(sum(map(len, part)), 1)
         tokens = int(len(stream) * share)
-    N, K = tokenizer.vocab_size, max(config.radius)
+    N, K = tokenizer.vocab_size, max(config.context)
     kind, ends = _kind_of_tables(config, N), np.flatnonzero(stream == PAD)[1:]
     if share == 1:  # all documents are read
-        _check_radius(config, np.diff(ends, prepend=0) - 1)
+        _check_context(config, int(np.diff(ends, prepend=0).max()) - 1)
     end = int(ends[min(np.searchsorted(ends, _positions), len(ends) - 1)])  # whole documents, if they are not long
     stream = np.append(stream[: min(end, 2 * _positions)], stream[:1])
-    grows, tables = tokens / len(stream), count_sparse(stream, radius=K, vocab_size=N)
+    grows, tables = tokens / len(stream), count_sparse(stream, context=K, vocab_size=N)
     pairs = sum(table.nnz for table in tables) * grows**0.7  # Heaps' law: distinct pairs grow more slowly than text
     table_bytes = _pair_bytes * pairs if kind == "sparse" else 4 * K * N**2
     saved = sum(name["method"] not in FROM_COUNTS for name in _wanted_models(config))
@@ -541,13 +538,12 @@ def _forecast(config: Config) -> dict[str, Any]:
 
 _much = 0.01  # of the dev documents in train: worth a warning
 _parts = {"train_perplexity": "train", "dev_perplexity": "dev"}
-_trained, _swept = ("delta", "cold", "warm", "optimum"), ("log-linear", "iterative-scaling")
 _log: Any = {"xscale": "log", "yscale": "log", "ylabel": "perplexity"}
 
 
-def _scaling_file(features: str, radius: int) -> str:
+def _scaling_file(features: str, context: int) -> str:
     """The file of a model's scaling points: f and log_means [N]."""
-    return f"scaling/{features}_{radius}.npz"
+    return f"scaling/{features}_{context}.npz"
 
 
 def _repetition(row: Row) -> str:
@@ -569,7 +565,7 @@ def _about(results: Results) -> list[str]:
 
 
 def _model(row: Row) -> str:
-    return "Sum = Cat, K = 1" if row["radius"] == 1 else f"{row['features'].capitalize()}, K = {row['radius']}"
+    return "Sum = Cat, K = 1" if row["context"] == 1 else f"{row['features'].capitalize()}, K = {row['context']}"
 
 
 _test = (Column("test nats", "test_loss", ".4f"), Column("±", "test_loss_se", ".4f"))
@@ -592,7 +588,7 @@ TESTS = Table(
         Column("model", label), Column("file", "file"), Column("documents", "test_documents", ","),
         Column("positions", "test_positions", ","), Column("perplexity", "test_perplexity", ".1f"), *_test,
     ],
-    lambda results: results.events("test", "method", "features", "radius", "history", "file"),
+    lambda results: results.events("test", "method", "features", "context", "history", "file"),
     note="The test text by file, each of which is a text of its own.",
 )  # fmt: skip
 
@@ -610,7 +606,7 @@ def _pairs(results: Results) -> list[Row]:
     return pivot(rows, "model", "method")
 
 
-_compared = {"method": ("explicit", *_trained, *_swept)}
+_compared = {"method": ("explicit", "delta", "cold", "warm", "optimum", "log-linear", "iterative-scaling")}
 BY_METHOD = Table(_of_methods, _pairs)
 
 
@@ -620,12 +616,12 @@ def _line(row: Row) -> str:
 
 def _loss_curves(results: Results) -> list[Row]:
     """The epochs by features and part; both features share K = 1."""
-    epochs = results.events("epoch", "method", "features", "radius", "epoch")
+    epochs = results.events("epoch", "method", "features", "context", "epoch")
     return [
-        {**row, "model": f"{row['method']}, K = {row['radius']}", "y": row[name], "panel": f"{features.capitalize()}, {part}"}
+        {**row, "model": f"{row['method']}, K = {row['context']}", "y": row[name], "panel": f"{features.capitalize()}, {part}"}
         for features, (name, part) in itertools.product(("sum", "cat"), _parts.items())
         for row in epochs
-        if row["features"] == features or row["radius"] == 1
+        if row["features"] == features or row["context"] == 1
     ]
 
 
@@ -637,7 +633,7 @@ def _scaling(results: Results) -> list[str]:
     columns, lines = min(len(rows), 3), -(-len(rows) // 3)
     with figure(results.path / "figures" / "scaling.png", lines, columns, size=(3.6 * columns, 3.3 * lines)) as axes:
         for ax, row in zip(axes.flat, rows, strict=False):
-            points, slope = np.load(results.path / _scaling_file(row["features"], row["radius"])), row["scaling_slope"]
+            points, slope = np.load(results.path / _scaling_file(row["features"], row["context"])), row["scaling_slope"]
             f = points["f"][points["f"] > 0].astype(float)
             means = np.exp(points["log_means"][points["f"] > 0].astype(float))
             ax.hexbin(f, means, xscale="log", yscale="log", gridsize=45, mincnt=1, cmap="viridis", norm=LogNorm())
@@ -652,10 +648,9 @@ def _scaling(results: Results) -> list[str]:
     return ["![scaling assumption](figures/scaling.png)", ""]
 
 
-_by_radius = lambda row: None if row["features"] == "none" else row["radius"]  # noqa: E731  (other models are levels)
-PERPLEXITY = Lines("perplexity", _by_radius, _parts, _line, "measure", axes={**_log, "xlabel": "radius"}, sharey=True)
-_linear = {**_log, "xscale": "linear"}
-LOSS_CURVES = Lines("loss_curves", "epoch", "y", "model", "panel", _loss_curves, axes=_linear)
+_by_context = lambda row: None if row["features"] == "none" else row["context"]  # noqa: E731  (other models are levels)
+PERPLEXITY = Lines("perplexity", _by_context, _parts, _line, "measure", axes={**_log, "xlabel": "context length"}, sharey=True)
+LOSS_CURVES = Lines("loss_curves", "epoch", "y", "model", "panel", _loss_curves, axes={**_log, "xscale": "linear"})
 _views: Sequence[View] = (
     _about,
     RESULTS,

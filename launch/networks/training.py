@@ -514,7 +514,7 @@ def _measure_mlp(config: MLPConfig, folder: RunFolder) -> Iterator[Part]:
     about |= {"train_positions": len(train.Y), "dev_positions": len(dev.Y), "test_positions": len(test.Y)}
     data = Data(train, dev, test, outputs=N, about=about)
     network = networks.MLPLanguageModel(vocab_size=N, embedding=config.embedding, hidden=config.hidden, direct=config.direct)
-    fields = {"method": "mlp", "features": "none", "radius": K, "history": "none"}
+    fields = {"method": "mlp", "features": "none", "context": K, "history": "none"}
 
     def saved() -> LanguageModel:
         variables = {"batch_stats": {}, **load_checkpoint(folder.path / "checkpoints" / "mlp")}
@@ -598,7 +598,7 @@ def _transformer_row(config: TransformerConfig, folder: RunFolder, text: Text, m
     about = {"name": method.split("-")[0], "start": start, "seed": seed}
     result = fit(folder, about, network, loss, optimizer, variables, batch, evaluate, **options)
     model = network_model(network, jax.tree.map(np.asarray, result.params), eos=config.eos)
-    fields = {"features": "none", "radius": 1, "history": f"window:{window}"}
+    fields = {"features": "none", "context": 1, "history": f"window:{window}"}
     save_run_model(folder.path, {"method": method, **fields}, model)
     with stage("evaluating", "positions") as progress:
         options = {"block": _block, "mesh": mesh, "progress": progress}

@@ -47,7 +47,7 @@ def test_tokenised_parts_are_the_stream_and_its_counts(files, tmp_path, monkeypa
     np.testing.assert_array_equal(stream[:], expected)
     stream.verify()
     assert (stream.documents, stream.dtype) == (len(documents), expected.dtype)
-    assert_counts(merge_counts(*(counts for *_, counts in done)), count(expected, radius=K, vocab_size=60))
+    assert_counts(merge_counts(*(counts for *_, counts in done)), count(expected, context=K, vocab_size=60))
 
 
 pipeline = pytest.mark.filterwarnings("ignore")  # of Beam's own
@@ -58,7 +58,7 @@ def test_the_pipeline_writes_what_one_process_writes(files, tmp_path):
     pytest.importorskip("apache_beam")
     text = ["--train", *files[:-2], "--dev", *files[-2:], "--vocab-size", "60"]
     out, alone = tmp_path / "beam", tmp_path / "alone"
-    assert main(["--out", str(out), *text, "--radius", "3"]) == 0
+    assert main(["--out", str(out), *text, "--context", "3"]) == 0
     assert shards_main(["--out", str(alone), *text]) == 0
     assert (out / "tokenizer.model").read_bytes() == (alone / "tokenizer.model").read_bytes()
     tokenizer = Tokenizer.load(out / "tokenizer.model")
@@ -66,7 +66,7 @@ def test_the_pipeline_writes_what_one_process_writes(files, tmp_path):
         found = read_shards(out / part)
         np.testing.assert_array_equal(found[:], read_shards(alone / part)[:])
         np.testing.assert_array_equal(found[:], encode_documents(tokenizer, read_documents(own)))
-    expected = count(read_shards(out / "train")[:], radius=3, vocab_size=60)
+    expected = count(read_shards(out / "train")[:], context=3, vocab_size=60)
     assert_counts(read_tables(out / "counts", tokenizer=tokenizer.sha256), expected)
 
 

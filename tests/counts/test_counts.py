@@ -34,12 +34,12 @@ def assert_same(found, expected):
             assert np.all(C.data > 0)
 
 
-def counted(stream=STREAM, vocab_size=N, sizes=(10**6,), radius=K):
+def counted(stream=STREAM, vocab_size=N, sizes=(10**6,), context=K):
     """Sparse counts of windows of these sizes, again and again."""
-    x, start, parts = np.append(np.zeros(radius - 1, stream.dtype), stream), 0, []  # any part of a text
+    x, start, parts = np.append(np.zeros(context - 1, stream.dtype), stream), 0, []  # any part of a text
     for size in itertools.cycle(sizes):
-        parts.append(module.window_pairs(x[start : start + radius + size], radius, vocab_size))
-        if (start := start + size) >= len(x) - radius:
+        parts.append(module.window_pairs(x[start : start + context + size], context, vocab_size))
+        if (start := start + size) >= len(x) - context:
             break
     return module.sum_tables(parts)
 
@@ -51,20 +51,20 @@ def written(folder, counts):
 
 def parts_of(way, documents, vocab_size):
     cuts = (documents[: len(documents) // 3], documents[len(documents) // 3 :])
-    return [way(stream_of(part), radius=K, vocab_size=vocab_size) for part in cuts if part]
+    return [way(stream_of(part), context=K, vocab_size=vocab_size) for part in cuts if part]
 
 
 WAYS: dict[str, Any] = {  # of documents, vocabulary, and a folder
     **{
         f"dense of {chunk} on {devices}": lambda d, N, _, c=chunk, n=devices: count(
-            stream_of(d, np.uint8), radius=K, vocab_size=N, chunk=c, mesh=data_mesh(n)
+            stream_of(d, np.uint8), context=K, vocab_size=N, chunk=c, mesh=data_mesh(n)
         )
         for chunk, devices in ((5, 8), (10**6, 2), (7, 1))
     },
     **{f"sparse of {s}": lambda d, N, _, s=s: counted(stream_of(d, np.uint8), N, s) for s in ((1,), (64, 1, 3), (10**6,))},
-    "sparse stream": lambda d, N, _: count_sparse(stream_of(d, np.int64), radius=K, vocab_size=N),
-    "shards": lambda d, N, folder: count(shards_of(folder, d, vocab_size=N), radius=K, vocab_size=N),
-    "sparse shards": lambda d, N, folder: count_sparse(shards_of(folder, d, vocab_size=N), radius=K, vocab_size=N),
+    "sparse stream": lambda d, N, _: count_sparse(stream_of(d, np.int64), context=K, vocab_size=N),
+    "shards": lambda d, N, folder: count(shards_of(folder, d, vocab_size=N), context=K, vocab_size=N),
+    "sparse shards": lambda d, N, folder: count_sparse(shards_of(folder, d, vocab_size=N), context=K, vocab_size=N),
     "dense parts": lambda d, N, _: merge_counts((), *parts_of(count, d, N)[::-1]),
     "sparse parts": lambda d, N, _: merge_counts(*parts_of(count_sparse, d, N), ()),
     "files": lambda d, N, folder: written(folder, counted(stream_of(d), N)),
@@ -89,11 +89,11 @@ def test_every_way_of_counting_is_the_double_loop(way, monkeypatch, tmp_path):
 
 def test_progress_and_one_compilation_of_a_step(monkeypatch):
     M, reports = len(STREAM) - 1, []
-    count(STREAM, radius=1, vocab_size=N, chunk=32, mesh=data_mesh(1), progress=lambda *now: reports.append(now))
+    count(STREAM, context=1, vocab_size=N, chunk=32, mesh=data_mesh(1), progress=lambda *now: reports.append(now))
     assert reports == [(min(done, M), M) for done in range(32, M + 32, 32)]
     monkeypatch.setattr(module, "context_columns", chex.assert_max_traces(context_columns, n=1))
     for _ in range(2):  # 20 steps, the last one not full, of a vocabulary of no other test
-        count(STREAM, radius=2, vocab_size=11, chunk=16)
+        count(STREAM, context=2, vocab_size=11, chunk=16)
 
 
 def test_counts_become_int64_exactly_where_a_cell_could_pass_int32(tmp_path):
@@ -112,11 +112,11 @@ def test_tables_are_flushed_before_a_cell_can_overflow_and_counts_stay_exact(dev
     bound, flushed, fetch = 64, [], module._on_host
     monkeypatch.setattr(module, "INT32_CELLS", bound)  # instead of 2^31
     monkeypatch.setattr(module, "_on_host", lambda *given: flushed.append(fetch(*given)) or flushed[-1])
-    assert_same(count(STREAM, radius=K, vocab_size=N, mesh=data_mesh(devices), chunk=3), cooccurrences(DOCUMENTS, K, N))
+    assert_same(count(STREAM, context=K, vocab_size=N, mesh=data_mesh(devices), chunk=3), cooccurrences(DOCUMENTS, K, N))
     assert len(flushed) > len(STREAM) // bound
     assert max(C.sum() for tables in flushed for C in tables) < bound  # so no cell, and no sum of cells, came near it
     ones = np.array([0, *[1] * 100, 0], np.uint8)
-    for found in (count(ones, radius=1, vocab_size=3, chunk=10), counted(ones, 3, (30,), radius=1)):
+    for found in (count(ones, context=1, vocab_size=3, chunk=10), counted(ones, 3, (30,), context=1)):
         assert found[0].dtype == np.int64
         assert_same(found, [np.array([[0, 1, 0], [1, 99, 0], [0, 0, 0]])])
 
@@ -129,18 +129,18 @@ def test_streams_options_and_counts_that_are_refused(tmp_path):
         for options, said in [
             *(({"stream": np.array([0, 1, i, 2, 0])}, f"token id {i} in a vocabulary of {N}.*vocab_size") for i in (N, -1)),
             *(({"stream": wrong}, "encode_documents") for wrong in (STREAM[1:], STREAM[None], STREAM * 1.0)),
-            ({"radius": 0}, "radius K = 0.*use K >= 1"),
+            ({"context": 0}, "context K = 0.*use K >= 1"),
             ({"vocab_size": 2**31 + 1}, "2147483649"),
             ({"stream": stream}, r"00001\.tokens is damaged \(CRC-32"),
         ]:
-            refused(said, way, **{"stream": STREAM, "radius": 1, "vocab_size": N, **options})
-    refused("chunk of 0 positions", count, STREAM, radius=1, vocab_size=N, chunk=0)
-    refused("vocabulary 46341.*use a vocabulary of at most 46340", count, STREAM, radius=1, vocab_size=46341)
+            refused(said, way, **{"stream": STREAM, "context": 1, "vocab_size": N, **options})
+    refused("chunk of 0 positions", count, STREAM, context=1, vocab_size=N, chunk=0)
+    refused("vocabulary 46341.*use a vocabulary of at most 46340", count, STREAM, context=1, vocab_size=46341)
     said = "token id 46340 in a vocabulary of 46340"  # the largest one: only this check stops it
-    refused(said, count, np.array([0, 46340, 0], np.uint16), radius=1, vocab_size=46340)
-    for radius, size in ((2, 3), (1, 4)):
-        a, b = (count_sparse(np.array([0, 1, 0]), radius=r, vocab_size=n) for r, n in ((1, 3), (radius, size)))
-        refused(f"{radius} offsets and vocabulary {size}: count both with the same radius", merge_counts, a, b)
+    refused(said, count, np.array([0, 46340, 0], np.uint16), context=1, vocab_size=46340)
+    for context, size in ((2, 3), (1, 4)):
+        a, b = (count_sparse(np.array([0, 1, 0]), context=r, vocab_size=n) for r, n in ((1, 3), (context, size)))
+        refused(f"{context} offsets and vocabulary {size}: count both with the same context", merge_counts, a, b)
     refused("holds no whole counts", read_tables, tmp_path)
     written(tmp_path, counted())
     refused("counts of another tokenizer", read_tables, tmp_path, tokenizer="xyz")

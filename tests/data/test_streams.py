@@ -240,7 +240,7 @@ def test_calls_that_are_refused(tmp_path, tokenizer):
     refuse(
         [
             *(("encode_documents", lambda x=x: contexts(np.array(x), 2)) for x in ([], [1, 2, 0], [0, 1, 2], [0.0, 0.0, 0.0])),
-            ("radius K = 0.*use K >= 1", lambda: contexts(STREAM, 0)),
+            ("context K = 0.*use K >= 1", lambda: contexts(STREAM, 0)),
             ("all must be above 0", lambda: hold_out(np.array([0, 1, 0]), positions=5, most=0.0)),
             ("a text of 1 token", lambda: hold_out(np.array([0, 1, 0]), positions=1)),
             ("no token for", lambda: write(tmp_path, tokenizer, ["", ""])),

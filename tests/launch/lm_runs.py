@@ -12,7 +12,7 @@ from jexplicit.data import encode_documents
 
 WORDS = "the cat sat on a mat while some dogs ran over one hill and two birds flew past".split()
 METHODS = "explicit cold warm optimum log-linear iterative-scaling ngram context-mixing".split()
-SMALL = "--tokenizer word --radius 1 2 --samples 1 --train-sample 1000".split()
+SMALL = "--tokenizer word --context 1 2 --samples 1 --train-sample 1000".split()
 OPTIONS = "--calibration-positions 300 --sweeps 2 --epochs 3 --batch-size 700 --history none all".split()
 
 

@@ -30,22 +30,23 @@ lm --corpus shards:nowhere | nowhere/tokenizer.model: choose bpe
 lm --corpus books | choose docs, text or shards:DIR
 lm --corpus text | --corpus text without --train
 lm --dev {{text}} | dev files go with --train
-lm {TRAIN} --radius 500 --dry-run | --radius 500: the longest document has 6 tokens
-lm {TRAIN} --radius | --radius without a value
+lm {TRAIN} --context 500 --dry-run | --context 500: the longest document has 6 tokens
+lm {TRAIN} --context | --context without a value
 lm {TRAIN} --memory 0.001GB --tables dense | --memory 0.0GB: counting with tables of
 lm {TRAIN} --methods context-mixing --memory 0.1GB | tokens takes about 0.6 GB and may have 0.1 GB
-lm {TRAIN} --methods ngram --radius 7 --features cat | --radius 7 with --methods ngram, which do not use it
+lm {TRAIN} --methods ngram --context 7 --features cat | --context 7 with --methods ngram, which do not use it
 lm {TRAIN} --methods cold --tables sparse | --methods cold with sparse tables
 lm --train {{two}} | give more text
 lm {TRAIN} --process-id 1 | --process-id 1 without --coordinator
 lm --train missing.txt {SECOND} --methods explicit cold | --methods cold with --coordinator: use --methods unigram bigram
 lm --split end | it splits the files of --train
 lm --preset nothing | choose one of tiny, demo
-lm {TRAIN} --radios 3 | --radius
+lm {TRAIN} --radius 3 | --radius: this flag is --context now
+lm {TRAIN} --methods context-mixing --history adaptive | all, online or online:document
 lm --out {{run}} {TRAIN} | already holds a run: add --resume
 lm --out {{run}} --resume --vocab-size 7 | was run with vocab_size = None (now 7)
-sample --run {{run}} --radius 7 | has no model with radius 7: it has unigram_1
-next --run {{run}} --radius 0 | has no model with radius 0
+sample --run {{run}} --context 7 | has no model with context 7: it has unigram_1
+next --run {{run}} --context 0 | has no model with context 0
 sample --run {{text}} | is no model that can be read
 score --run {{run}} --text {{text}} --max-perplexity 3 | --max-perplexity and --kept go together
 score --run {{run}} --text {{text}} --max-perplexity 3 --kept {{text}} | is read by --text
@@ -78,7 +79,7 @@ lm --train {{pairs}} --field text | line 1 has no field 'text'
 lm --train {{pairs}} | name the one that holds the text
 lm --tokenizer syllable | no tokenizer at syllable: choose bpe, word or char
 export --run {{run}} --out {{tmp}}/model.pt | give a file name that ends in .safetensors
-lm {TRAIN} --methods optimum --radius 4 | --methods optimum with --radius 4
+lm {TRAIN} --methods optimum --context 4 | --methods optimum with --context 4
 lm {TRAIN} --history all | only --methods context-mixing reads
 lm --train {{text}} --test {{text}} | is in train and in test: remove it from one
 lm --train {{text}} --test {{two}} {SECOND} | give it to the finished run, --resume --test FILES
@@ -118,7 +119,7 @@ def places(tmp_path_factory):
     }.items():
         found[name.partition(".")[0]] = put(base / name, content)
     put(base / "tmp/other.txt", "a file of no run")
-    flags = f"--tokenizer word --methods unigram --radius 1 --features cat --samples 0 --out {base}/run"
+    flags = f"--tokenizer word --methods unigram --context 1 --features cat --samples 0 --out {base}/run"
     assert main(["lm", "--train", str(found["text"]), *flags.split()]) == 0
     return found
 
@@ -147,7 +148,7 @@ def test_bad_input_is_refused_in_one_line_with_the_remedy_before_anything_is_com
 
 
 def test_every_number_that_a_command_takes_has_bounds():
-    free = {"top_p", "devices", "num_processes", "process_id", "radius"}  # which are checked where they are used
+    free = {"top_p", "devices", "num_processes", "process_id", "context"}  # which are checked where they are used
     for name in {line.split()[0] for line, _ in CASES} - {"icl", "blur"}:
         module = importlib.import_module(cli.COMMANDS[name].module)
         kinds = getattr(module, "COMMANDS", None) or {name: module}

@@ -18,7 +18,7 @@ from launch.kit.text import visible
 
 pytestmark = pytest.mark.slow
 
-CHOSEN = ["--method", "explicit", "--features", "cat", "--radius", "2"]
+CHOSEN = ["--method", "explicit", "--features", "cat", "--context", "2"]
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_sample_continues_a_prompt_and_explain_prints_the_exact_parts_of_each_lo
     best = min(rows(finished()), key=lambda row: row["dev_perplexity"])  # by default
     assert f"model {best['method']}_" in said and "never seen ['漢']" in said and "│" in printed
     printed, _ = call(explain, *CHOSEN, "--text", "the cat [bold] sat")
-    model, tokenizer, _ = load_model(finished(), method="explicit", features="cat", radius=2)
+    model, tokenizer, _ = load_model(finished(), method="explicit", features="cat", context=2)
     X, Y = contexts(encode_documents(tokenizer, ["the cat [bold] sat"]), 2)
     parts = [f"{float(model.tables[k][int(X[0, k]), int(Y[0])]):.2f}" for k in (0, 1)]
     assert all(part in printed for part in [*parts, "1 back", "2 back", "│ ▁cat "])
@@ -164,7 +164,7 @@ def test_pairs_are_judged_by_model_paradigm_and_field(tmp_path, call):
     given = ["--pairs", f"{tmp_path}/*.jsonl", "--out", out]
     printed = json.loads(call(judge, *given, "--method", "explicit", "--features", "cat", "--json")[0])
     paradigms = [("gender", "morphology", 12), ("number", "morphology", 11), ("order", "syntax", 10)]
-    found = [(row["radius"], row["paradigm"], row["field"], row["pairs"]) for row in rows(out)]
+    found = [(row["context"], row["paradigm"], row["field"], row["pairs"]) for row in rows(out)]
     assert found == [(K, *paradigm) for K in (1, 2) for paradigm in paradigms]
     for n, model in enumerate(printed["models"]):  # over pairs
         gender, number, order = (row["accuracy"] for row in rows(out)[3 * n : 3 * n + 3])

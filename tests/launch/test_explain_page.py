@@ -36,14 +36,14 @@ def fitted(kind):
 def written(kind, text, folder):
     """The page of a text, and what it has embedded."""
     model = fitted(kind)
-    read = read_text(encode_documents(model.tokenizer, [text]), model.model.radius)
+    read = read_text(encode_documents(model.tokenizer, [text]), model.model.context)
     explain.write_page(folder / "page.html", explain.explain_alternatives(model, read))
     found = (folder / "page.html").read_text(encoding="utf-8")
     (embedded,) = re.findall(r'<script type="application/json" id="explained">(.*?)</script>', found, re.DOTALL)
     return found, json.loads(embedded)
 
 
-@pytest.mark.parametrize("kind", ["absent", "explicit", "document", "adaptive"])
+@pytest.mark.parametrize("kind", ["absent", "explicit", "document", "online"])
 def test_the_rows_less_the_log_partition_function_are_log_p(kind, tmp_path):
     model, text = fitted(kind), {"absent": "abba", "explicit": TEXT}.get(kind, TEXT[:14])
     _, explained = written(kind, text, tmp_path)

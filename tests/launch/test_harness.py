@@ -23,7 +23,7 @@ SENTENCES = [" ".join(RNG.choice(WORDS, RNG.integers(4, 9))) for _ in range(60)]
 NEW = ["the dog ran under a tree", "one zebra sat", "a bird sang by the house on the mat"]
 KINDS: dict[str, Any] = {  # of the text before and of ends of documents, one that counts what it reads, and bigrams
     "past": {"history": "all", "eos": True, "gates": 1, "stages": 1},
-    "adaptive": {"history": "adaptive", "gates": 1, "stages": 1},
+    "online": {"history": "online", "gates": 1, "stages": 1},
     "quick": {"method": "bigram"},
 }
 
@@ -45,7 +45,7 @@ def ask(*arguments):
     return [SimpleNamespace(args=own) for own in arguments]
 
 
-@pytest.mark.parametrize("kind", ["past", "adaptive"])
+@pytest.mark.parametrize("kind", ["past", "online"])
 def test_loglikelihoods_are_those_of_a_loop_over_tokens_and_rolling_ones_our_scores_of_documents(models, kind):
     """Sums of a few float32 log-probabilities in nats, to 1e-4."""
     lm = models[kind]

@@ -24,7 +24,7 @@ from jexplicit.data.streams import read_shards
 from jexplicit.data.text import Corpus, text_corpus
 from jexplicit.data.tokenizers import Tokenizer, train_tokenizer
 from jexplicit.lm import training as lm_training
-from jexplicit.lm.counted.model import contexts_radius
+from jexplicit.lm.counted.model import furthest_token
 from jexplicit.lm.fit import ORDER
 from jexplicit.lm.text_model import FROM_COUNTS, load_row
 from jexplicit.lm.training import sweep_tables
@@ -37,14 +37,14 @@ from launch.lm import run as job
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-TOKENS = [(features, radius) for features in ("sum", "cat") for radius in (1, 2)]
-COUNTED = ("context-mixing", "none", contexts_radius("word"))
+TOKENS = [(features, context) for features in ("sum", "cat") for context in (1, 2)]
+COUNTED = ("context-mixing", "none", furthest_token("word"))
 
 
 def by_model(out: Path) -> dict[tuple, dict]:
-    """Rows by method, features and radius, and by history where a model reads the text before."""
+    """Rows by method, features and context, and by history where a model reads the text before."""
     return {
-        (r["method"], r["features"], r["radius"], *([] if r["history"] == "none" else [r["history"]])): r for r in rows(out)
+        (r["method"], r["features"], r["context"], *([] if r["history"] == "none" else [r["history"]])): r for r in rows(out)
     }
 
 
@@ -59,7 +59,7 @@ def test_every_model_has_a_row_with_the_promised_fields_and_is_loaded_with_it():
         assert set(promised) <= set(row) and f" | {row['dev_perplexity']:.1f} | " in report
         assert 1 < row["train_perplexity"] < 60 and 1 < row["dev_perplexity"] < 60 and row["seconds"] >= 0 < row["bytes"]
         assert row["dev_loss"] == pytest.approx(np.log(row["dev_perplexity"])) and row["peak_bytes"] > 10**7
-        loaded = load_model(finished(), **{field: row[field] for field in ("method", "features", "radius", "history")})
+        loaded = load_model(finished(), **{field: row[field] for field in ("method", "features", "context", "history")})
         assert loaded.about == {**row, "command": ANY}
         if row["features"] == "cat" or row["method"] == "ngram":
             found = evaluate(loaded.model, dev_stream(loaded.tokenizer)).perplexity
@@ -71,11 +71,11 @@ def test_every_model_has_a_row_with_the_promised_fields_and_is_loaded_with_it():
 
 def test_curves_have_every_sweep_and_epoch_and_rows_have_their_end_and_a_cold_start_turns_towards_the_explicit_solution():
     row, sweeps = by_model(finished())["iterative-scaling", "cat", 2], read_events(finished(), "sweep")
-    sweeps = where(sweeps, features="cat", radius=2)
+    sweeps = where(sweeps, features="cat", context=2)
     assert [e["sweep"] for e in sweeps] == [*range(row["sweeps"] + 1)] and row["discount"] > 0
     assert np.log(sweeps[-1]["train_perplexity"]) + row["penalty"] <= np.log(sweeps[0]["train_perplexity"]) + 1e-6
     assert sweeps[-1]["dev_perplexity"] == pytest.approx(row["dev_perplexity"], rel=1e-6)
-    cold, warm = (where(read_events(finished(), "epoch"), method=m, features="cat", radius=2) for m in ("cold", "warm"))
+    cold, warm = (where(read_events(finished(), "epoch"), method=m, features="cat", context=2) for m in ("cold", "warm"))
     row = by_model(finished())["warm", "cat", 2]
     assert [e["epoch"] for e in warm] == [0, 1, 2, 3] and row["epochs"] == 3 and row["positions_per_second"] > 0
     assert all(row[f"last_{part}_perplexity"] == warm[-1][f"{part}_perplexity"] for part in ("train", "dev"))
@@ -111,7 +111,7 @@ def test_a_run_on_the_embedded_corpus_names_its_python_and_says_what_to_try_next
     docs = Corpus("docs", TRAIN[:200], DEV[:20])
     monkeypatch.setattr("jexplicit.data.text.docs_corpus", lambda **_: docs)
     monkeypatch.setattr(sys, "argv", ["jexplicit lm"])
-    assert run(tmp_path / "a run", *SMALL, *"--radius 1 --features cat --samples 0".split()) == 0
+    assert run(tmp_path / "a run", *SMALL, *"--context 1 --features cat --samples 0".split()) == 0
     assert {row["corpus_about"] for row in rows(tmp_path / "a run")} == {f"documentation of Python {platform.python_version()}"}
     suggested = capsys.readouterr().err.partition("next: ")[2].splitlines()
     assert len(suggested) == 2
@@ -121,7 +121,7 @@ def test_a_run_on_the_embedded_corpus_names_its_python_and_says_what_to_try_next
 
 
 def test_ends_of_documents_are_predicted_and_sampled_and_a_sample_of_dev_is_scaled_to_all_of_it(tmp_path, capsys):
-    flags = [*text_flags(), *SMALL, *"--features cat --radius 2 --eos --samples 0".split()]
+    flags = [*text_flags(), *SMALL, *"--features cat --context 2 --eos --samples 0".split()]
     sampled = "--methods explicit --tables sparse --dev-sample 50".split()
     generalising = "--methods log-linear context-mixing --history all --calibration-positions 300".split()
     assert run(tmp_path / "sampled", *flags, *sampled) == run(tmp_path / "run", *flags, *generalising) == 0
@@ -138,8 +138,8 @@ def test_ends_of_documents_are_predicted_and_sampled_and_a_sample_of_dev_is_scal
 
 def test_the_reference_perplexities_on_ten_million_words(data_dir, tmp_path):
     text = f"--train {data_dir}/babylm_like/train/*.train --dev {data_dir}/babylm_like/dev/mixed_2024.dev"
-    assert main(f"lm --preset babylm --methods explicit --radius 1 2 {text}", tmp_path) == 0
-    dev = {(r["features"], r["radius"]): r["dev_perplexity"] for r in rows(tmp_path) if r["method"] == "explicit"}
+    assert main(f"lm --preset babylm --methods explicit --context 1 2 {text}", tmp_path) == 0
+    dev = {(r["features"], r["context"]): r["dev_perplexity"] for r in rows(tmp_path) if r["method"] == "explicit"}
     # measured independently with another tokenizer training: the tokens differ by some per cent, the formulas do not
     for model, perplexity in {("cat", 1): 132.8, ("cat", 2): 201.2, ("sum", 2): 241.5}.items():
         assert dev[model] == pytest.approx(perplexity, rel=0.04), model
@@ -158,7 +158,7 @@ def test_a_dry_run_estimates_and_writes_nothing(tmp_path, monkeypatch, capsys):
     assert (found["documents"], found["tokens"], found["tables"]) == (45, 45 * 12, "sparse")
     assert found["memory_bytes"] > found["disk_bytes"] > 0
     assert estimate("--methods context-mixing --tokenizer char")["memory_bytes"] > found["memory_bytes"]
-    assert estimate("--methods cold optimum --radius 1 --batch-size 100 --tokenizer word")["tables"] == "dense"
+    assert estimate("--methods cold optimum --context 1 --batch-size 100 --tokenizer word")["tables"] == "dense"
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
@@ -219,7 +219,7 @@ def test_the_last_tenth_is_tested_by_models_of_all_before_it(tmp_path):
 
 # Text in shards, and tables of every kind
 
-FLAGS = "--radius 1 2 --train-sample 500 --samples 0"
+FLAGS = "--context 1 2 --train-sample 500 --samples 0"
 PERPLEXITIES = ("train_perplexity", "dev_perplexity")
 
 
@@ -243,7 +243,7 @@ def test_tables_of_every_kind_have_the_same_perplexities(kind, tmp_path):
     for row, same in zip(found, dense(), strict=True):
         for part in (*PERPLEXITIES, "bits_per_byte", "word_perplexity", "unknown_share"):
             assert row[part] == pytest.approx(same[part], rel=1e-4)
-        equal = ("method", "features", "radius", "train_tokens", "dev_tokens")
+        equal = ("method", "features", "context", "train_tokens", "dev_tokens")
         assert [row[name] for name in equal] == [same[name] for name in equal]
     saved, best = load_model(out), min(found, key=lambda row: row["dev_perplexity"])
     dev = encode_documents(saved.tokenizer, list(text_corpus((str(text()),), ()).dev))
@@ -258,7 +258,7 @@ def test_counts_beside_the_shards_are_taken_and_another_tokenizer_is_refused(tmp
     """As launch.beam leaves them: made here without Beam, from two parts of the text."""
     tokenizer, stream = Tokenizer.load(shards() / "tokenizer.model"), read_shards(shards() / "train")[:]
     middle, N = int(np.flatnonzero(stream == 0)[100]), tokenizer.vocab_size
-    counts = merge_counts(*(count_sparse(part, radius=2, vocab_size=N) for part in (stream[: middle + 1], stream[middle:])))
+    counts = merge_counts(*(count_sparse(part, context=2, vocab_size=N) for part in (stream[: middle + 1], stream[middle:])))
     (beside := tmp_path / "shards").mkdir()
     for part in ("train", "dev", "tokenizer.model"):
         (beside / part).symlink_to(shards() / part)
@@ -280,7 +280,7 @@ def test_counts_beside_the_shards_are_taken_and_another_tokenizer_is_refused(tmp
 @pytest.mark.parametrize("tables", ["sparse", "dense"])
 def test_two_processes_serve_every_method_of_counts_as_one_does(tables, tmp_path):
     methods = [*FROM_COUNTS, *(["ngram"] if tables == "sparse" else [])]
-    flags = f"--train {text()} --tokenizer word --radius 1 2 --tables {tables} --train-sample 500 --samples 0 --devices 2"
+    flags = f"--train {text()} --tokenizer word --context 1 2 --tables {tables} --train-sample 500 --samples 0 --devices 2"
     environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     for name, command in (("one", [sys.executable, "-m", "launch.lm"]), ("two", ["launch/local.sh", "2"])):
         line = [*command, *flags.split(), "--methods", *methods, "--out", str(tmp_path / name)]
@@ -288,7 +288,7 @@ def test_two_processes_serve_every_method_of_counts_as_one_does(tables, tmp_path
         assert done.returncode == 0, done.stderr
     assert {row["method"] for row in rows(tmp_path / "two")} == set(methods)
     for ours, theirs in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
-        for name in ("method", "features", "radius", "train_positions", "dev_positions", "train_tokens"):
+        for name in ("method", "features", "context", "train_positions", "dev_positions", "train_tokens"):
             assert ours[name] == theirs[name]
         for name in PERPLEXITIES:  # float32 sums of blocks that begin at other contexts
             np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-6)

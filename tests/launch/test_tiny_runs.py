@@ -57,9 +57,9 @@ def test_a_run_leaves_its_files_and_a_report_and_is_continued_by_nothing(name, c
 def test_language_models_are_loaded_with_the_perplexities_of_their_rows():
     out = made(line("lm"))
     found = rows(out)
-    assert [(r["method"], r["radius"]) for r in found] == [("unigram", 1), ("bigram", 1), ("explicit", 1), ("explicit", 2)]
+    assert [(r["method"], r["context"]) for r in found] == [("unigram", 1), ("bigram", 1), ("explicit", 1), ("explicit", 2)]
     for row in found:
-        model = load_model(out, method=row["method"], radius=row["radius"])
+        model = load_model(out, method=row["method"], context=row["context"])
         assert evaluate(model.model, dev_stream(model.tokenizer)).perplexity == pytest.approx(row["dev_perplexity"], rel=1e-6)
         nats = row["dev_tokens"] * row["dev_loss"]
         nats += np.log(256) * 15  # a uniform code for 13 bytes of two unknown words, and their ends

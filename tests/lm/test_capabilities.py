@@ -35,18 +35,18 @@ KINDS = {
     "unigram": ("unigram", {}),
     "bigram": ("bigram", {}),
     "ngram": ("ngram", {}),
-    "explicit, Sum": ("explicit", {"features": "sum", "radius": 2}),
-    "explicit, Cat": ("explicit", {"features": "cat", "radius": 2}),
-    "delta": ("delta", {"radius": 2}),
-    "log-linear": ("log-linear", {"radius": 2}),
-    "iterative-scaling": ("iterative-scaling", {"radius": 2, "sweeps": 2}),
-    "cold": ("cold", {"radius": 2}),
-    "warm": ("warm", {"radius": 2}),
-    "optimum": ("optimum", {"radius": 1}),
+    "explicit, Sum": ("explicit", {"features": "sum", "context": 2}),
+    "explicit, Cat": ("explicit", {"features": "cat", "context": 2}),
+    "delta": ("delta", {"context": 2}),
+    "log-linear": ("log-linear", {"context": 2}),
+    "iterative-scaling": ("iterative-scaling", {"context": 2, "sweeps": 2}),
+    "cold": ("cold", {"context": 2}),
+    "warm": ("warm", {"context": 2}),
+    "optimum": ("optimum", {"context": 1}),
     "context mixing": ("context-mixing", {}),
     "context mixing, history all": ("context-mixing", {"history": "all"}),
-    "context mixing, history adaptive": ("context-mixing", {"history": "adaptive"}),
-    "explicit, sparse tables": ("explicit", {"radius": 2}),
+    "context mixing, history online": ("context-mixing", {"history": "online"}),
+    "explicit, sparse tables": ("explicit", {"context": 2}),
     "network (flax)": ("network", {}),
     "transformer": ("transformer", {}),
 }
@@ -84,7 +84,7 @@ def fitted(kind: str) -> Any:
         sizes: Any = {"vocab_size": N, "width": 8, "layers": 2, "window": 32}
         network = Transformer(heads=2, **sizes)
         return network_model(network, init_variables(network, jax.random.key(0), jnp.zeros((1, 32), int)))
-    sparse = count_sparse(train, radius=2, vocab_size=N) if kind == "explicit, sparse tables" else ()
+    sparse = count_sparse(train, context=2, vocab_size=N) if kind == "explicit, sparse tables" else ()
     data = TrainingText(train, N, eos=True, sparse_counts=sparse)
     short = Options(epochs=2, batch_size=256, learning_rate=0.1, calibration_positions=300)
     return fit_model(method, data, Options(**{**vars(short), **options}), Watch(dev=dev)).model
@@ -101,7 +101,7 @@ def slow_scores(model: Any, stream: np.ndarray) -> np.ndarray:
             log_p, state = read(model, state, np.array([token]))
             found.append(log_p[0])
         return np.array(found)
-    X, Y = contexts(stream, model.radius, eos=model.eos)
+    X, Y = contexts(stream, model.context, eos=model.eos)
     past = histories(read_text(stream, 1, eos=model.eos).past, max(model.history, 1))
     log_p = [log_softmax(np.asarray(one_position(model, x, h), np.float64)) for x, h in zip(X, past, strict=True)]
     return np.array([row[y] for row, y in zip(log_p, Y, strict=True)])
@@ -121,7 +121,7 @@ def check_evaluate(kind, tmp_path):
     model, log_p = fitted(kind), score(fitted(kind), dev())
     found = evaluate(model, dev())
     np.testing.assert_allclose([found.positions, found.loss], [len(log_p), -log_p.mean()], **CLOSE)
-    assert model.radius == 1 or evaluate(model, dev(), sample=20).positions == 20
+    assert model.context == 1 or evaluate(model, dev(), sample=20).positions == 20
 
 
 def check_next_token(kind, tmp_path):
@@ -142,7 +142,7 @@ def check_generate(kind, tmp_path):
 
 
 def check_explain(kind, tmp_path):
-    model, read, m = fitted(kind), read_text(dev(3), fitted(kind).radius, eos=True), slice(16)  # read at once
+    model, read, m = fitted(kind), read_text(dev(3), fitted(kind).context, eos=True), slice(16)  # read at once
     X, past = read.X[m], read.past.take(m)
     why, log_P = explain(model, X, read.Y[m], past=past), log_distributions(model, X, past=past)
     np.testing.assert_allclose(why.log_probability, score(model, dev(3))[m], **CLOSE)
@@ -154,12 +154,13 @@ def check_explain(kind, tmp_path):
     else:
         log_Z = (why.logits.sum(axis=1) - why.log_probability)[:, None]
         np.testing.assert_allclose(several.logits.sum(axis=2) - log_Z, several.log_probability, **CLOSE)
-    for own, by_token in ((why.logits, why.by_token(model.radius).logits), (why.evidence, why.by_token(model.radius).evidence)):
+    by = why.by_token(model.context)
+    for own, by_token in ((why.logits, by.logits), (why.evidence, by.evidence)):
         np.testing.assert_allclose(by_token.sum(axis=1), own.sum(axis=1), **CLOSE)
 
 
 def check_save(kind, tmp_path):
-    row = {"method": "some", "features": "cat", "radius": fitted(kind).radius, "history": "none", "dev_perplexity": 2.0}
+    row = {"method": "some", "features": "cat", "context": fitted(kind).context, "history": "none", "dev_perplexity": 2.0}
     text()[0].save(tmp_path / "tokenizer.model")
     save_run_model(tmp_path, row, fitted(kind))
     write_json(tmp_path / "config.json", {"eos": True})
@@ -168,7 +169,7 @@ def check_save(kind, tmp_path):
 
 
 def check_export(kind, tmp_path):
-    saved = TextModel(fitted(kind), text()[0], {"method": kind, "radius": fitted(kind).radius})
+    saved = TextModel(fitted(kind), text()[0], {"method": kind, "context": fitted(kind).context})
     saved.save(tmp_path / "model.safetensors")
     again = load_model(tmp_path / "model.safetensors")
     assert again.about == saved.about and again.tokenizer == saved.tokenizer
@@ -177,7 +178,7 @@ def check_export(kind, tmp_path):
 
 def check_jit(kind, tmp_path):
     model, stream = fitted(kind), dev(2)
-    X, _ = contexts(stream, model.radius, eos=True)
+    X, _ = contexts(stream, model.context, eos=True)
     past = histories(read_text(stream, 1, eos=True).past, max(model.history, 1))
     batch: Any = jax.jit(jax.vmap(one_position, in_axes=(None, 0, 0)))
     logits = np.asarray(batch(model, X, past))

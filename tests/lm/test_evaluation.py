@@ -46,7 +46,7 @@ COUNTS = tuple(C.astype(np.int32) for C in ref.cooccurrences(TRAIN, 3, N))
 
 
 def fit(K=2, kind: Any = "cat", eos=False, dtype: Any = np.float64):
-    return explicit_language_model(COUNTS, features=kind, radius=K, eos=eos, dtype=dtype)
+    return explicit_language_model(COUNTS, features=kind, context=K, eos=eos, dtype=dtype)
 
 
 def log_probabilities_of_all(model, X):
@@ -162,7 +162,7 @@ PAIRS += [MinimalPair("the cat", "the cat", "p")]  # a tie
 def test_preferences_are_those_of_a_slow_loop_and_no_sentence_sees_another():
     tokenizer = train_tokenizer(SENTENCES, kind="word")
     stream, size = encode_documents(tokenizer, SENTENCES), tokenizer.vocab_size
-    model = explicit_language_model(count(stream, radius=2, vocab_size=size), features="cat", radius=2)
+    model = explicit_language_model(count(stream, context=2, vocab_size=size), features="cat", context=2)
 
     def slow(sentence: str) -> float:
         ids = tokenizer.encode(sentence)

@@ -106,7 +106,7 @@ def test_adagrad_steps_by_hand_compile_once_and_leave_fillers_and_types_and_what
     np.testing.assert_allclose(trained, U, rtol=0, atol=0.3 * GRADIENT_TOLERANCE[np.float64] / np.sqrt(1e-7))
 
 
-def test_the_explicit_solution_at_radius_one_has_no_gradient():
+def test_the_explicit_solution_with_one_token_of_context_has_no_gradient():
     """Log counts, -inf where a pair never occurs; on 8 devices, some has no finite logit for some context."""
     (X, Y), counts = positions(1), COUNTS[:1]
     model = explicit_language_model(counts, features="cat", eos=True, noise=False, dtype=np.float64)
@@ -121,7 +121,7 @@ def test_the_explicit_solution_at_radius_one_has_no_gradient():
 
 
 def explicit(kind, K, *, noise=True, dtype=jnp.float64, eos=False):
-    return explicit_language_model(COUNTS, features=kind, radius=K, noise=noise, dtype=dtype, eos=eos)
+    return explicit_language_model(COUNTS, features=kind, context=K, noise=noise, dtype=dtype, eos=eos)
 
 
 def blocks(model):
@@ -143,7 +143,7 @@ def test_a_sweep_is_the_loop_over_positions_with_and_without_noise():
         swept = training.sweep_tables(model, TEXT, noise=False, sweeps=1).model
         expected = ref.scaling_sweep(features(X, np.eye(N), kind), np.concatenate(blocks(model)), Y, K)
         np.testing.assert_allclose(np.concatenate(blocks(swept)), expected, rtol=0, atol=1e-11)
-        assert (swept.features, swept.radius, swept.eos) == (kind, K, eos)
+        assert (swept.features, swept.context, swept.eos) == (kind, K, eos)
     E, rng = ref.noisy_embedding(TOKENS), np.random.default_rng(0)
     for kind, K in (("sum", 2), ("cat", 4)):
         U = [rng.normal(size=(N, N)) for _ in range(1 if kind == "sum" else K)]
@@ -223,9 +223,9 @@ def test_float32_tables_stay_float32_and_interrupted_sweeps_go_on_bit_for_bit(tm
 @pytest.mark.slow
 @pytest.mark.parametrize("features, K", [("sum", 2), ("cat", 4)])
 def test_the_fit_ends_no_higher_than_the_log_linear_model_on_held_out_text(features, K):
-    """By name: it starts from the exponents of the log-linear fit, and takes as many sweeps as documents left out like best."""
+    """By name: it starts from the weights of the log-linear fit, and takes as many sweeps as documents left out like best."""
     events: list[dict] = []
-    options, rng = Options(features=features, radius=K, sweeps=6, calibration_positions=300), np.random.default_rng(0)
+    options, rng = Options(features=features, context=K, sweeps=6, calibration_positions=300), np.random.default_rng(0)
     stream = np.concatenate([[0], *([*rng.integers(1, 6, 9), 0] for _ in range(60))]).astype(np.uint8)
     stream[2:-1:3] = (stream[1:-2:3] + 1) % 6  # something to learn
     text = TrainingText(stream, N, eos=True)

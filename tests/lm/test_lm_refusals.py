@@ -47,8 +47,8 @@ def given() -> SimpleNamespace:
     g: Any = SimpleNamespace()
     g.key = jax.random.key(0)
     g.stream = stream_of(random_documents(6, 60, N, 7))
-    g.counts = count(g.stream, radius=3, vocab_size=N)
-    g.sparse = count_sparse(g.stream, radius=3, vocab_size=N)
+    g.counts = count(g.stream, context=3, vocab_size=N)
+    g.sparse = count_sparse(g.stream, context=3, vocab_size=N)
     g.text, (g.X, g.Y) = TrainingText(g.stream, N), contexts(g.stream, 2)
     table = jax.device_put(np.zeros((N, N)))
     g.two, g.tied = (token_model([table] * 2, features, True) for features in ("cat", "sum"))
@@ -85,8 +85,8 @@ CASES: list[tuple[Callable[[Any], Any], str]] = [
     (generated(banned=(1, N)), NOT_THIS_TOKEN),
     (generated(banned=tuple(range(N))), "every token is banned"),
     # explicit solutions, and rows of contexts
-    (lambda g: explicit_language_model(g.counts, features="cat", radius=0), "radius 0 with counts of offsets 1..3"),
-    (lambda g: offset_rows(g.counts, features="cat", radius=4), "radius 4 with counts of offsets 1..3"),
+    (lambda g: explicit_language_model(g.counts, features="cat", context=0), "context 0 with counts of offsets 1..3"),
+    (lambda g: offset_rows(g.counts, features="cat", context=4), "context 4 with counts of offsets 1..3"),
     (lambda g: explicit_language_model(g.counts, features=cast(Any, "mean")), "features 'mean': choose sum .* or cat"),
     (lambda g: offset_rows(g.counts, features="cat", smoothing=cast(Any, "noise")), "smoothing 'noise': choose .* kneser-ney "),
     (lambda g: smoothed_ngrams(g.X[:0], g.Y[:0], vocab_size=N), "0 positions with contexts of 2 tokens"),
@@ -113,7 +113,7 @@ OF_VALUES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda g: network(g).logits(jnp.zeros(1, int)), "a model that reads the last 16 tokens, and no history"),
     (lambda g: log_linear_model(offset_rows(g.counts, features="cat"), np.ones(3)), "give mu and one per table"),
     (swept("infinite", noise=False, discount=0.5), "infinite logits"),
-    (lambda g: explain(g.two, g.X[:-1], g.Y), r"contexts of shape .* and a model of radius 2: pass \[.*, 2\]"),
+    (lambda g: explain(g.two, g.X[:-1], g.Y), r"contexts of shape .* and a model of 2 context tokens: pass \[.*, 2\]"),
     (lambda g: explain(g.two, g.X[:1], np.array([N])), NOT_THIS_TOKEN),
     (lambda g: fit_model("context-mixing", g.text, Options(history="window:x")), "choose none, document, window:W"),
 ]
@@ -179,7 +179,7 @@ def same(one, other):
 
 def test_numbers_of_numpy_are_saved_as_those_of_python(tmp_path, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as in a user's program
-    options: dict[str, Any] = {"radius": np.int64(2), "features": np.str_("cat"), "seed": np.int32(3), "eos": np.True_}
+    options: dict[str, Any] = {"context": np.int64(2), "features": np.str_("cat"), "seed": np.int32(3), "eos": np.True_}
     options |= {"learning_rate": np.float32(0.5), "epochs": np.array(1), "batch_size": np.uint8(8)}
     model = jexplicit.fit(TEXTS, "cold", tokenizer="word", **options)
     model.about["measured"] = {"loss": np.float32(1.5), "of": np.arange(2), "all": np.True_}
@@ -228,7 +228,7 @@ def test_a_file_whose_header_is_of_no_model_is_refused_in_one_line_and_one_of_be
 
 
 def test_a_row_of_a_run_without_a_number_is_never_the_best(model, tmp_path):
-    rows = [{"method": name, "features": "none", "radius": 1} for name in ("first", "second")]
+    rows = [{"method": name, "features": "none", "context": 1} for name in ("first", "second")]
     (tmp_path / "config.json").write_text("{}")
     model.tokenizer.save(tmp_path / "tokenizer.model")
     for row in rows:
@@ -243,12 +243,12 @@ def test_a_row_of_a_run_without_a_number_is_never_the_best(model, tmp_path):
             assert jexplicit.load_model(tmp_path).about["method"] == rows[best]["method"]
         write(*(row | {"dev_perplexity": lost} for row in rows))
         refused("has no language model with a dev perplexity: pass a run", jexplicit.load_model, tmp_path)
-    outside = {"method": "../first", "features": "none", "radius": "", "dev_perplexity": 1.0}
+    outside = {"method": "../first", "features": "none", "context": "", "dev_perplexity": 1.0}
     for name in ("first", "first_1"):
         model.save(tmp_path / "checkpoints" / f"{name}.safetensors")
-    for part in ({}, {"method": 3, "radius": 1}, {"features": [], "radius": 1}):
+    for part in ({}, {"method": 3, "context": 1}, {"features": [], "context": 1}):
         write(outside | part)
         refused("has no language model", jexplicit.load_model, tmp_path)
-    write(outside | {"radius": 1})
+    write(outside | {"context": 1})
     said = "results.json names the file '../first_1.safetensors', which is not in its folder"
     refused(said, jexplicit.load_model, tmp_path)

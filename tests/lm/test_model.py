@@ -55,15 +55,15 @@ def test_the_model_equals_the_dense_loop_from_documents_to_logits(stored):
     for kind, K, eos in cases:
         E, _, U = ref.language_model(DOCUMENTS, K, N, kind, eos=eos)
         X, Y = ref.windows(DEV, K, eos=eos)
-        H, model = features(X, E, kind), fit(stored, features=kind, radius=K, eos=eos)
+        H, model = features(X, E, kind), fit(stored, features=kind, context=K, eos=eos)
         expected = np.array([ref.log_softmax(row) for row in H @ U])
         np.testing.assert_allclose(all_log_probabilities(model, X), expected, rtol=0, atol=1e-11)
         found = evaluate(model, ref.stream_of(DEV))
         np.testing.assert_allclose([found.positions, found.nll], [len(Y), ref.negative_log_likelihood(H, U, Y)], rtol=1e-12)
         one_by_one = jax.jit(jax.vmap(lambda x, m=model: jax.nn.log_softmax(m.logits(x))))(jax.device_put(X[:20]))
         np.testing.assert_allclose(one_by_one, expected[:20], rtol=0, atol=1e-11)
-        assert (model.radius, model.vocab_size, model.ordered, model.eos) == (K, N, (kind, K) == ("cat", 3), eos)
-        single = fit(stored, features=kind, radius=K, eos=eos, dtype=np.float32)
+        assert (model.context, model.vocab_size, model.ordered, model.eos) == (K, N, (kind, K) == ("cat", 3), eos)
+        single = fit(stored, features=kind, context=K, eos=eos, dtype=np.float32)
         assert any(leaf.dtype == np.float32 for leaf in jax.tree.leaves(single.rows))
         atol = 1e-5 if stored == "sparse" else 1e-4
         np.testing.assert_allclose(all_log_probabilities(single, X), expected, rtol=0, atol=atol)
@@ -82,7 +82,7 @@ def test_without_noise_the_model_equals_the_dense_loop_and_sum_cat_and_the_bigra
     np.testing.assert_allclose(P, C / C.sum(axis=1, keepdims=True), rtol=0, atol=1e-13)
     np.testing.assert_array_equal(one, other)
     X, M = ref.windows(DOCUMENTS, 1)[0], layers.target_counts(COUNTS).sum()
-    P = np.exp(all_log_probabilities(fit(features="cat", radius=1, noise=False), X))
+    P = np.exp(all_log_probabilities(fit(features="cat", context=1, noise=False), X))
     np.testing.assert_allclose(P[:, [ref.PAD, 5]], 1 / (M + 2), rtol=1e-11)  # never seen: one of each, beside M others
 
 
@@ -107,9 +107,9 @@ def test_baselines_are_relative_frequencies_and_kneser_ney():
 def test_delta_is_the_minimum_of_scipy():
     cases: tuple[tuple[Features, bool], ...] = (("sum", False), ("cat", True))
     for kind, eos in cases:
-        options = Options(features=kind, radius=3, calibration_positions=10_000)
+        options = Options(features=kind, context=3, calibration_positions=10_000)
         fitted = fit_model("delta", TrainingText(STREAM, N, eos=eos), options)
-        tables = layers.explicit_language_model(COUNTS, features=kind, radius=3, eos=eos).tables
+        tables = layers.explicit_language_model(COUNTS, features=kind, context=3, eos=eos).tables
         (X, Y), log_f = ref.windows(DOCUMENTS, 3, eos=eos), np.log(np.maximum(layers.target_counts(COUNTS, eos=eos), 1))
         z = np.array([sum(np.asarray(U, np.float64)[j] for U, j in zip(tables, x, strict=True)) for x in X])
 
@@ -234,13 +234,11 @@ def test_rows_of_cat_are_smoothed_counts_over_the_unigram_and_rows_of_sum_one_mi
     np.testing.assert_allclose(layers.offset_rows(even, features="sum", eos=True).tables, 0, rtol=0, atol=ATOL)
 
 
-def slow_log_p(rows, exponents, X):
+def slow_log_p(rows, weights, X):
     """[M, N] of every position, one by one."""
     log_p, tables = np.asarray(rows.log_p, np.float64)[0], [np.asarray(table, np.float64) for table in rows.tables]
     read = ([log_p, *(table[j] for table, j in zip(tables, x, strict=True))] for x in X)
-    return np.array(
-        [ref.log_softmax(np.sum([a * row for a, row in zip(exponents, of_x, strict=True)], axis=0)) for of_x in read]
-    )
+    return np.array([ref.log_softmax(np.sum([a * row for a, row in zip(weights, of_x, strict=True)], axis=0)) for of_x in read])
 
 
 def test_the_minimum_is_that_of_scipy_on_any_number_of_devices():
@@ -250,26 +248,26 @@ def test_the_minimum_is_that_of_scipy_on_any_number_of_devices():
     def loss(a, ridge=ridge):
         return -slow_log_p(rows, a, HELD_X)[own].mean() + ridge / 2 * np.sum((a - start) ** 2)
 
-    fitted, three = (layers.fit_exponents(rows, HELD_X, HELD_Y, tolerance=2e-6, mesh=data_mesh(n)) for n in (1, 3))
+    fitted, three = (layers.fit_weights(rows, HELD_X, HELD_Y, tolerance=2e-6, mesh=data_mesh(n)) for n in (1, 3))
     best = scipy.optimize.minimize(loss, np.ones(K + 1), tol=1e-9)
-    np.testing.assert_allclose(fitted.exponents, best.x, rtol=0, atol=2e-3)  # where the loss is flat: 1e-6 above its minimum
-    assert loss(fitted.exponents) <= best.fun + 1e-6
-    assert fitted.loss == pytest.approx(loss(fitted.exponents, 0), abs=ATOL)
+    np.testing.assert_allclose(fitted.weights, best.x, rtol=0, atol=2e-3)  # where the loss is flat: 1e-6 above its minimum
+    assert loss(fitted.weights) <= best.fun + 1e-6
+    assert fitted.loss == pytest.approx(loss(fitted.weights, 0), abs=ATOL)
     assert fitted.gradient < 2e-6
-    np.testing.assert_allclose(three.exponents, fitted.exponents, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(three.weights, fitted.weights, rtol=0, atol=1e-5)
     for X, Y in ((np.zeros((0, K), int), np.zeros(0, int)), (np.ones((2, K + 1), int), np.ones(2, int))):
         with pytest.raises(ValueError, match="hold out more of the text"):
-            layers.fit_exponents(rows, X, Y)
+            layers.fit_weights(rows, X, Y)
 
 
 def test_the_language_model_is_the_log_linear_one_and_at_k_1_the_bigrams():
     for kind, eos in (("sum", False), ("cat", True)):
-        rows, exponents = rows_of(kind, eos=eos), np.array([0.7, 0.8, 0.4, -0.2])
+        rows, weights = rows_of(kind, eos=eos), np.array([0.7, 0.8, 0.4, -0.2])
         X, Y = ref.windows(LINES, K, eos=eos)
-        slow, model = slow_log_p(rows, exponents, X)[np.arange(len(Y)), Y], layers.log_linear_model(rows, exponents)
+        slow, model = slow_log_p(rows, weights, X)[np.arange(len(Y)), Y], layers.log_linear_model(rows, weights)
         np.testing.assert_allclose(log_probabilities(model, X, Y), slow, rtol=0, atol=ATOL)
         assert evaluate(model, ref.stream_of(LINES)).loss == pytest.approx(-np.mean(slow), abs=ATOL)
-        ours, bigrams = layers.log_linear_model(rows_of("cat", radius=1, eos=eos), np.ones(2)), bigram_model(TABLES, eos=eos)
+        ours, bigrams = layers.log_linear_model(rows_of("cat", context=1, eos=eos), np.ones(2)), bigram_model(TABLES, eos=eos)
         for one in range(N):
             row = ref.log_softmax(np.asarray(bigrams.logits(jax.device_put(np.array([one])))))
             np.testing.assert_allclose(ours.tables[0][one], row, rtol=0, atol=ATOL)

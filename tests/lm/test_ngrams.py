@@ -127,7 +127,7 @@ def test_a_file_gives_the_models_own_numbers_and_what_is_read_again_scores_alike
         assert ("-99\t</s>\t0\n" in path.read_text()) != eos
         read, tokenizer = read_arpa(zipped)
         assert sorted(tokenizer.pieces()) == sorted(WORDS.pieces())
-        assert (read.eos, read.radius) == (eos, max(1, order - 1))
+        assert (read.eos, read.context) == (eos, max(1, order - 1))
         renamed = [tokenizer.encode(" ".join(arpa_words(WORDS)[i] for i in d)).tolist() for d in NEW]
         assert_scores(found, read, renamed)
         assert_scores(found, read_arpa(path, WORDS)[0])

@@ -178,7 +178,7 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
         (np.zeros(3, np.float16), {}, r"was written for dtype \['float64'\], not \['float16', 'float64'\]"),
         (np.zeros(3), {"seed": np.int64(2)}, "was written for seed 1, not 2: choose another folder for checkpoints, or delete"),
         (np.zeros(3), {"text": np.array([0, 1])}, "was written for text '[0-9a-f]{12}', not '[0-9a-f]{12}': choose another"),
-        (np.zeros(3), {"radius": 1}, "was written for radius None, not 1: choose another folder"),
+        (np.zeros(3), {"context": 1}, "was written for context None, not 1: choose another folder"),
     ]:
         refused(message, once, start, **known | changed)
     assert once(np.zeros(3), text=np.array([0, 2]), seed=np.int32(1))[1] == first[1]
@@ -210,7 +210,7 @@ request_devices(2)
 join("auto", None, None)
 stream = read_shards(sys.argv[1])
 check_equal_across_processes("shards", stream.sha256)
-counts = count(stream, radius=2, vocab_size=stream.vocab_size, mesh=data_mesh(2), chunk=50)
+counts = count(stream, context=2, vocab_size=stream.vocab_size, mesh=data_mesh(2), chunk=50)
 first, last = part_of_process(0, 7)
 numbers = gather_over_processes(stream[first:last])
 if is_first():
@@ -226,7 +226,7 @@ def test_two_processes_that_slurm_starts_count_and_gather_what_one_does(tmp_path
     line = ["-c", COUNTING, str(tmp_path / "shards"), str(tmp_path / "out.npz")]
     ended([python(*line, **given, SLURM_PROCID=n, SLURM_LOCALID=n, JAX_COORDINATOR_PORT=port) for n in "01"])
     found, stream = np.load(tmp_path / "out.npz"), stream_of(documents)
-    for k, C in enumerate(count(stream, radius=2, vocab_size=N), 1):
+    for k, C in enumerate(count(stream, context=2, vocab_size=N), 1):
         assert found[f"C_{k}"].dtype == C.dtype
         np.testing.assert_array_equal(found[f"C_{k}"], C)
     np.testing.assert_array_equal(found["numbers"], stream[:7])

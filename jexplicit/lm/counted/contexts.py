@@ -106,12 +106,12 @@ def window_of(history: str) -> int | None:
     (256, None)
     """
     kind, _, size = history.removesuffix(":document").partition(":")
-    if history in ("none", "document", "all", "adaptive", "adaptive:document"):
+    if history in ("none", "document", "all", "online", "online:document"):
         return None
     if kind == "window" and size.isdecimal() and len(size) <= 9 and int(size) >= _shortest_window:
         return int(size)
     windows = f"window:W (W at least {_shortest_window} tokens, in up to 9 digits)"
-    raise ValueError(f"history {history!r}: choose none, document, {windows}, all, adaptive or adaptive:document")
+    raise ValueError(f"history {history!r}: choose none, document, {windows}, all, online or online:document")
 
 
 class Text:

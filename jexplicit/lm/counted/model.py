@@ -104,10 +104,10 @@ class CountedModel(NamedTuple):
     nbytes = property(lambda self: sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(self)))
 
     # the token furthest back of those that contexts name by their distance
-    radius = property(lambda self: max([1, *(k for part in self.parts for k in part.context.columns if isinstance(k, int))]))
+    context = property(lambda self: max([1, *(k for part in self.parts for k in part.context.columns if isinstance(k, int))]))
     # weights, directions and learned sets, without counts and solved rows
     scalars = property(lambda self: self.weights.size + sum(int((M != 0).sum()) for _, g in self.gates for M in (g.U, g.D)))
-    learns = property(lambda self: self.history.startswith("adaptive") and not self.frozen)  # whether gates move on new text
+    learns = property(lambda self: self.history.startswith("online") and not self.frozen)  # whether gates move on new text
 
     def within_documents(self) -> "CountedModel":
         """A model that treats each document as if there were no other."""
@@ -168,8 +168,8 @@ CHARACTER_GATES = (("place", "known"), ("place", "node"), ("before", "depth"), (
 WORD_GATES = (("since", "node"), ("depth", "known"), ("before",))
 
 
-def contexts_radius(kind: str) -> int:
-    """The furthest token that contexts name by its distance: the model's radius."""
+def furthest_token(kind: str) -> int:
+    """The furthest token that contexts name by its distance: the context length."""
     return max(k for context in CONTEXTS.get(kind, WORDS) for k in context.columns if isinstance(k, int))
 
 
@@ -213,7 +213,7 @@ def view_of(context: Context, history: str, text: Text, starts: Int[np.ndarray, 
     """The view of a context; starts: [L] of the place's block."""
     if history == "none":
         return View()
-    if history in ("adaptive", "all") and context.window is None:
+    if history in ("online", "all") and context.window is None:
         return View(whole=True)
     first = np.maximum(starts, text.document + 1 if "document" in history else 0)
     if sizes := [size for size in (text.window, context.window) if size]:
@@ -249,7 +249,7 @@ def fit_counted(
         gates: the facts by which each chooses its sets, see `sets_of`; or how many of CHARACTER_GATES or WORD_GATES.
         layer: whether a layer on word vectors is solved; default, of words and subwords in texts of 100,000 decisions and more.
         stages: in how many parts the contexts are divided, each followed by the gates; default, 2 of characters, else 1.
-        frozen: whether the weights of gates stay as they are after the fit, in an adaptive model, too.
+        frozen: whether the weights of gates stay as they are after the fit, in an online model, too.
         eos: whether `<pad>` is predicted.
         seed: of the sample that weights are fitted on.
         least: decisions that a cell must have seen before it says anything; default, 1, of long texts 6.
@@ -283,8 +283,8 @@ def fit_counted(
     sizes = {int(c.partition(":")[0]) for context in chain for c in context.columns if isinstance(c, str) and ":" in c}
     tree, classes = grow(ids if eos else ids[ids != PAD], N, sorted(sizes | {200}))
     text = Text(ids, spelling(tokenizer, N)._replace(classes=classes), history)
-    block, adaptive = (np.arange(len(ids)) * _blocks // len(ids)).astype(np.uint8), history.startswith("adaptive")
-    starts = np.zeros(len(ids), int) if adaptive else np.searchsorted(block, np.arange(_blocks))[block]
+    block, online = (np.arange(len(ids)) * _blocks // len(ids)).astype(np.uint8), history.startswith("online")
+    starts = np.zeros(len(ids), int) if online else np.searchsorted(block, np.arange(_blocks))[block]
     d = decisions(ids, tree, predicted_places(ids, eos), block)
     B = len(d.bit)
     least = least or (6 if B > LONG else 1)
@@ -292,15 +292,15 @@ def fit_counted(
 
     # The decisions that gates are fitted on, the last ones, and of them a sample for weights
     wanted = np.array([[max(B - _late, 0), B]])
-    if not adaptive and B > _late:  # the last ones of several blocks, so that sets differ by more than the cells of one
+    if not online and B > _late:  # the last ones of several blocks, so that sets differ by more than the cells of one
         edges = np.searchsorted(d.block, np.arange(_blocks // 2, _blocks + 1, dtype=d.block.dtype))
         wanted = np.stack([np.maximum(edges[1:] - _late // 2 // (_blocks // 2), edges[:-1]), edges[1:]], axis=1)
     mixed = np.concatenate([np.arange(*ends, dtype=np.int32) for ends in wanted])
     W, y, among = len(mixed), d.bit[mixed], PARTS if B > LONG else 1  # of a long text weights see a part of the cells
-    lowest = max(0, (B // 5 if adaptive else B * 2 // 5) - int(wanted[0, 0]))
+    lowest = max(0, (B // 5 if online else B * 2 // 5) - int(wanted[0, 0]))
     drawn = np.sort(lowest + np.random.default_rng(seed).choice(W - lowest, min(_sample * among, W - lowest), replace=False))
     some, fit = drawn[::among], slice(W // 20, W, max(1, W // 1_500_000))
-    ridge, halves = (_moving_ridge, None) if adaptive else (_static_ridge, d.block[mixed[fit]] % 2)
+    ridge, halves = (_moving_ridge, None) if online else (_static_ridge, d.block[mixed[fit]] % 2)
 
     F = KINDS * len(chain) + layer + 1  # numbers of evidence; the last one is the same for all
     sample, X = np.full((F, len(some)), BIAS, np.float32), np.full((F, W), BIAS, np.float16)
@@ -372,7 +372,7 @@ class CountedState(NamedTuple):
 
     tokens: Int[np.ndarray, " n"]  # from a `<pad>` on, as far back as columns see
     base: Float32[np.ndarray, "parts B"]  # that their decisions were measured against; no parts if they are not counted
-    gates: tuple[Gate, ...]  # which move in an adaptive model
+    gates: tuple[Gate, ...]  # which move in an online model
     done: int  # decisions that these have learned from, whole blocks; in a static model all
     model: int  # a checksum of its weights
 
@@ -458,7 +458,7 @@ def read_decisions(
     """The decisions of coming tokens, their log-odds, and the state after."""
     tokens, size, found, log_odds, done = np.asarray(tokens, np.int32), _reported if progress else _read_at_once, [], [], 0
     cuts = np.arange(size, len(tokens), size)
-    if model.history == "adaptive:document":
+    if model.history == "online:document":
         cuts = np.union1d(cuts, np.flatnonzero(tokens == PAD) + 1)
     for piece in np.split(tokens, cuts):
         first, ids = len(state.tokens), np.concatenate([state.tokens, piece])
@@ -481,7 +481,7 @@ def _after(model: CountedModel, state: CountedState, ahead: Ahead, ids: np.ndarr
     last = int(np.flatnonzero(ids == PAD)[-1])
     if not last or (model.history != "none" and "document" not in model.history):
         return state._replace(tokens=ids)
-    if model.history.startswith("adaptive"):
+    if model.history.startswith("online"):
         return begin(model)  # the text ends here
     B = int(model.tree.length[ids[last + 1 :]].sum()) if len(state.base) else 0
     base = state.base[:, state.base.shape[1] - B :]

@@ -60,7 +60,7 @@ def histories(*short: str, slow: tuple[str, ...] = ()) -> list[Any]:
     return [*short, *(pytest.param(history, marks=pytest.mark.slow) for history in slow)]
 
 
-HISTORIES = histories("all", "adaptive:document+layer", slow=("none+layer", "window:40", "document", "adaptive"))
+HISTORIES = histories("all", "online:document+layer", slow=("none+layer", "window:40", "document", "online"))
 
 
 def texts(n: int, seed: int) -> list[str]:
@@ -97,7 +97,7 @@ def fitted(history: str = "none", eos: bool = False) -> CountedModel:
 
 def test_any_number_of_devices_fits_the_same_model_to_the_bit_and_says_how_many_numbers():
     shape: Any = {"vocab_size": tokenizer().vocab_size, "tokenizer": tokenizer()}
-    options = Options(history="adaptive", gates=1)
+    options = Options(history="online", gates=1)
     fits = [fit_model("context-mixing", TrainingText(train(), mesh=data_mesh(n), **shape), options) for n in (1, 3)]
     chex.assert_trees_all_equal(*(jax.tree.leaves(one.model) for one in fits))
     model, info = fit_model("context-mixing", TrainingText(train(), **shape), Options(history="none", gates=0))
@@ -105,7 +105,7 @@ def test_any_number_of_devices_fits_the_same_model_to_the_bit_and_says_how_many_
     assert info["scalars"] == len(model.weights) and info["contexts"] == len(model.parts) and info["solve_seconds"] > 0
 
 
-@pytest.mark.parametrize("history", ["none", "document", "adaptive"])
+@pytest.mark.parametrize("history", ["none", "document", "online"])
 def test_a_tiny_text_is_predicted_better_than_by_chance(history):
     for few in (["to be or not to be"], ["a-b a-c"] * 5, ["the cat sat on the mat"] * 4):
         model = jexplicit.fit(few, tokenizer="char", history=history)
@@ -191,7 +191,7 @@ def test_parts_documents_and_predictions_are_read_as_the_whole(history):
     if "document" in history or "none" in history:  # documents before do not matter where histories end with them
         np.testing.assert_allclose(score(model, ids), alone, atol=ATOL)
     state = other = read(model, init(model), ids[1:60])[1]
-    for at in range(60, 90):  # in an adaptive model blocks of decisions end within some of these tokens
+    for at in range(60, 90):  # in an online model blocks of decisions end within some of these tokens
         log_p, (expected, after) = predict(model, other), expect(model, state)
         np.testing.assert_allclose(np.exp(log_p).sum(), 1, atol=1e-6)
         np.testing.assert_allclose(expected, log_p, atol=ATOL)
@@ -219,7 +219,7 @@ def test_a_model_and_a_state_in_files_predict_the_same_bits(history, tmp_path):
     np.testing.assert_array_equal(read(same, again, ids[60:])[0], read(model, state, ids[60:])[0])
 
 
-@pytest.mark.parametrize("history, eos", [("none", True), ("adaptive:document+layer", True), ("window:40", False)])
+@pytest.mark.parametrize("history, eos", [("none", True), ("online:document+layer", True), ("window:40", False)])
 def test_losses_of_a_stream_and_of_parts_of_it(history, eos):
     model, ids, reports = fitted(history, eos), stream(), []
     log_p = score(model, ids, progress=lambda *done: reports.append(done))
@@ -231,11 +231,11 @@ def test_losses_of_a_stream_and_of_parts_of_it(history, eos):
     np.testing.assert_allclose(document_losses(model, ids).nll.sum(), -log_p.sum(), atol=ATOL)
 
 
-def test_static_is_adaptive_with_a_stopped_past():
+def test_static_is_online_with_a_stopped_past():
     """A static model sees of the text that is read nothing but the columns: a repeated document has the same log p."""
     twice = np.concatenate([stream(1), stream(1)[1:]])
     half = len(twice) // 2
-    still, moving = (read(fitted(history), init(fitted(history)), twice[1:])[0] for history in ("none", "adaptive"))
+    still, moving = (read(fitted(history), init(fitted(history)), twice[1:])[0] for history in ("none", "online"))
     np.testing.assert_allclose(still[:half], still[half:], atol=1e-5)
     assert moving[:half].sum() < moving[half:].sum() - 4
 
@@ -243,7 +243,7 @@ def test_static_is_adaptive_with_a_stopped_past():
 # Texts, and what is refused
 
 
-@pytest.mark.parametrize("history", histories("adaptive", slow=("none", "document")))
+@pytest.mark.parametrize("history", histories("online", slow=("none", "document")))
 def test_texts_are_written_as_by_other_models(history):
     model, prompts = fitted(history), [stream(1)[1:9], stream(1)[1:5], np.zeros(0, np.int32)]
     state = read(model, init(model), prompts[0])[1]
@@ -298,7 +298,7 @@ def test_states_of_other_models_and_calls_that_are_refused(tmp_path):
         refused(said, call)
 
 
-@pytest.mark.parametrize("history", ["none", "adaptive"])
+@pytest.mark.parametrize("history", ["none", "online"])
 def test_long_texts_are_read_in_pieces(history, monkeypatch):
     model, ids = fitted(history), stream(3)
     whole = score(model, ids)
@@ -324,7 +324,7 @@ def test_entries_add_up_to_what_reading_uses_and_tokens_and_alternatives_are_exp
     np.testing.assert_allclose(own_log_p, log_p, atol=1e-5)
     assert np.abs(own.entries[:, -1]).max() > 1  # evidence of more than 9.5 nats, which is cut off
     np.testing.assert_allclose(nats.sum(axis=1), log_p + np.bincount(own.decisions.place) * np.log(2), atol=1e-4)
-    text, m = read_text(ids, model.radius), np.array([0, 1, 40, 70])
+    text, m = read_text(ids, model.context), np.array([0, 1, 40, 70])
     why = explain(model, text.X[m], text.Y[m], past=text.past.take(m))
     assert why.names[-3:] == ("bias", "clipped", "even odds") and len(why.tokens) == len(why.names)
     assert ("word vectors" in why.names) == ("layer" in history)
