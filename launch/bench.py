@@ -49,7 +49,7 @@ class Config(Run):
     train: tuple[str, ...] = ()
     """Text to fit and then to score: files, globs or folders, a document a line. Default: Python's help."""
     vocab_size: Annotated[int, Bounds(at_least=2, at_most=46_340)] = 4098
-    """Token ids of the texts, of which pairs fit 31 bits."""
+    """Vocabulary size, such that a pair of ids fits 31 bits."""
 
 
 PRESETS = {"tiny": Preset(Config("runs/bench", sizes=(500,), repeats=2, vocab_size=300), "500 tokens; 20 s on a CPU core.")}

@@ -26,7 +26,7 @@ class Config:
     features: Literal["pixels", "kernel"] | None = None
     """Features that the model reads."""
     solver: str | None = None
-    """How the readout was fitted. With --method kernel: least_squares, softmax."""
+    """How the linear classifier was fitted. With --method kernel: least_squares, softmax."""
     top: PositiveInt = 1
     """Number of labels to show, the most probable first."""
 

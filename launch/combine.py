@@ -3,7 +3,7 @@
 python -m launch.combine --run runs/counts --other runs/transformer --dev dev.txt --test test.txt --out runs/combined
 
 The weights of a combination are fitted on dev, which neither model may have counted, and all models are measured on test. The
-counts are also fitted to dev without the other model, so that the gain of the other model is told from that of a second fit.
+counts are also fitted to dev alone: their gain is that of a second fit, and all beyond it comes from the other model.
 """
 
 import functools

@@ -2,8 +2,8 @@
 
     python -m launch.explain --run runs/demo --text "Return the number of items"
 
-A contribution to the logit of the observed token, and in brackets less its mean under the model's prediction. A row of several
-tokens is that of the one furthest back. Of context-mixing: the log-odds and the share of log p that each context adds.
+The table shows the part of each context token in the logit of the observed token, and in brackets less its mean over all
+tokens. Parts of several tokens stand at the furthest. Of context-mixing: log-odds, and the share of log p that a context adds.
 """
 
 import json
@@ -35,7 +35,7 @@ class Config(ModelChoice):
     text: str
     """The text to explain, as one document."""
     html: str | None = None
-    """Page .html to write instead of the table, with the likeliest alternatives of each token and the rows' parts in both."""
+    """Page .html to write instead of the table, with likely alternatives to each token and the parts of contexts in both."""
 
 
 def run(config: Config) -> dict[str, Any]:

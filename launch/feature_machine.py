@@ -27,9 +27,9 @@ class ModularConfig(Run):
     modulus: Annotated[int, Bounds(at_least=3)] = 61
     """p: the table has p x p entries, a and b as two one-hot vectors."""
     operation: Literal["add", "subtract", "multiply"] = "add"
-    """What is learned, modulo p."""
+    """Operation to learn, modulo p."""
     train_share: Annotated[float, Bounds(above=0, below=1)] = 0.5
-    """Share of the table that is trained on; the rest is the test."""
+    """Share of the table to train on; the rest is test."""
     seeds: PositiveInt = 3
     """Number of splits of the table."""
     solves: PositiveInt = 30

@@ -25,8 +25,8 @@ class Design:
     normalise_output: bool = True
     """Whether the pre-activations of the output layer are normalised."""
     over: Over = "batch"
-    """Over what each neuron is normalised. batch: the minibatch. mixed: in the first hidden layer, whose neurons keep different
-    offsets and scales, over its neurons, too."""
+    """Set that each neuron is normalised over. batch: the minibatch. mixed: in the first hidden layer also its neurons, which
+    keep different offsets and scales."""
     synapse_norm: bool = False
     """Whether the weights into a neuron are scaled to unit norm when they are read."""
     update: Update = "hebbian"
@@ -45,7 +45,7 @@ class Design:
     """The second state of the forward pass is the derivative of the activation; normalised errors have mean 0 and variance 1
     then."""
     feedback: Feedback = "label"
-    """What the output layer feeds back: the label, or the derivative of a loss."""
+    """Signal that the output layer feeds back: the label, or the derivative of a loss."""
 
     def __post_init__(self) -> None:
         check_states(self.states)

@@ -32,13 +32,12 @@ class FitOptions:
     """context-mixing: number of gates, which weigh the evidence by the place in the word or the tree, by the node of the tree
     and by the token before; 0: all decisions share their weights."""
     stages: PositiveInt | None = None
-    """context-mixing: parts of the contexts, each followed by gates, whose mix the next is counted over. Default: 2 of
-    characters, else 1."""
+    """context-mixing: stages of contexts; gates mix the evidence of one before the next is measured against the mix. Default: 2
+    with characters, else 1."""
     frozen: bool = False
     """context-mixing with --history online: the text that is read is counted, but no weight moves."""
     calibration_positions: Annotated[int, Bounds(at_least=10)] = 15_000
-    """log-linear, iterative-scaling: number of positions in held-out documents (2 %) that weights are fitted on, drawn by
-    --seed."""
+    """log-linear, iterative-scaling: number of positions to fit weights on, in held-out documents (2 %), drawn by --seed."""
     sweeps: PositiveInt = 10
     """iterative-scaling: number of sweeps over the distinct contexts."""
     discount: NonNegativeFloat | None = None

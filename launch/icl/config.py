@@ -22,7 +22,7 @@ class Flags(Run):
     devices: PositiveInt | None = None
     """Number of devices to split the seeds over. Default: all accelerators, or one virtual CPU device per core."""
     test_tasks: PositiveInt = 200_000
-    """Number of fresh tasks that results are computed on, and of contexts whose eigenvalues rates are fitted to."""
+    """Number of fresh tasks to test on, and of contexts to fit rates to."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class TrainingFlags(Flags):
     cooling: ScheduleName = "cosine"
     """Schedule of the learning rate. cosine: down to 0. constant: Adam's noise decides how close training comes."""
     validation_tasks: PositiveInt = 10_000
-    """Number of tasks of the training curves, which are evaluated every 100 steps, of long trainings 200 times."""
+    """Number of tasks of the training curves, which are evaluated every 100 steps, or 200 times if training is long."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ _tiny: dict[str, Any] = {
 _two, _ten = MultiStepConfig("runs/icl_two"), MultiStepConfig("runs/icl_ten", layers=10, seeds=2, learning_rate=5e-4)
 _presets = {
     "two-steps": Preset(_two, "two recurrent layers: two steps of GD++, loss 0.1105, gamma 0.175."),
-    "ten-steps": Preset(_ten, "ten recurrent layers, the paper's 5000 steps (Fig. 7)."),
+    "ten-steps": Preset(_ten, "ten recurrent layers, 5000 steps as in the paper's Figure 7."),
 }
 _configs: dict[str, dict[str, type[Flags]]] = {
     "trained": {

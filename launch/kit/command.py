@@ -43,7 +43,7 @@ def command_name() -> str:
 
 def as_installed(text: str) -> str:
     """A text with commands in the installed form, `jexplicit lm`."""
-    return re.sub(r"(python -m )?\blaunch\.(?=[a-z])", "jexplicit ", text)
+    return re.sub(r"(?:python -m )?\blaunch\.([a-z]\w*)", lambda found: f"jexplicit {found[1].replace('_', '-')}", text)
 
 
 class Preset(NamedTuple):
@@ -168,8 +168,8 @@ def entry_point(
         default = _defaults(argv, config, presets, experiment or files.experiment_of(config))
         about = re.sub(r"\n(?=jexplicit )", "\n  ", as_installed(inspect.cleandoc(description or "")))  # lines of their own
         if presets:
-            end = "\0" if "--help-all" in argv else ". "
-            names = [f"\n  --preset {name}: {preset.note.partition(end)[0]}" for name, preset in presets.items()]
+            first = (lambda note: note) if "--help-all" in argv else (lambda note: re.split(r"(?<=\w\.) ", note)[0])
+            names = [f"\n  --preset {name}: {first(preset.note)}" for name, preset in presets.items()]
             about += "\nPresets, whose values other flags override:" + "".join(names)
         chosen = parse(config, argv, default=default, prog=prog or command_name(), description=about, presets=presets)
         check_bounds(chosen)

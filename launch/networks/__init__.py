@@ -49,7 +49,7 @@ class _LanguageModel(Text, Run):
     """Text to train a language model on."""
 
     test: tuple[str, ...] = ()
-    """Text that nothing is chosen on, read once at the end."""
+    """Test text, read once at the end."""
     limit: Limit = None
     """Most training documents to use. Dev and test have at most a tenth as many."""
     samples: NonNegativeInt = 4
@@ -74,7 +74,7 @@ class MLPConfig(_LanguageModel, Descent):
     direct: Literal["none", "embedding"] = "none"
     """Direct connection to the output, from the embeddings."""
     epoch_examples: PositiveInt | None = None
-    """Number of examples in an epoch, after which the dev loss is computed, in turn. Default: all."""
+    """Number of examples in an epoch, after which the dev loss is computed. Default: all."""
     learning_rate: PositiveFloat = 5e-3
     weight_decay: NonNegativeFloat = 0.02
     batch_size: NonNegativeInt = 256
@@ -147,7 +147,7 @@ class CompareConfig(Pictures):
     """Vary one part of a network or training, at its best rate."""
 
     what: tyro.conf.Positional[Literal["normalisation", "objectives", "initializers"]] = "normalisation"
-    """What varies. normalisation: norms and residual connections, by depth. objectives: loss functions, from saturated and
+    """Part to vary. normalisation: norms and residual connections, by depth. objectives: loss functions, from saturated and
     from small outputs. initializers: distributions and scales of the initial weights."""
     seeds: PositiveInt = 3
     """Number of runs of every variant, with seeds --seed, --seed + 1, ..."""
