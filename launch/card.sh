@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Networks that read the same past as counts, and Table 1 of the paper, on one accelerator: about ten minutes for the networks.
 #   launch/card.sh DATA OUT    DATA is laid out as docs/data.md says. TINY=1 tries it with small networks.
-# If killed, the same command continues. Afterwards, without an accelerator, for each network:
+# If killed, the same command continues. Afterwards, without an accelerator, for each network (babylm has a window of 128):
 #   jexplicit lm --tokenizer OUT/NAME/tokenizer.model --documents file --methods context-mixing --history window:256 online ...
 #   jexplicit combine --run COUNTS --other OUT/NAME --documents file ...
 set -euo pipefail
