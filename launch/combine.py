@@ -18,7 +18,7 @@ from launch.kit.command import entry_point
 from launch.kit.text import ModelChoices, Reading
 from launch.kit.views import Column, Row, Table
 
-_block = 1000  # predictions of a single document, which is resampled in blocks
+_block = 1000  # predictions; fewer than ten documents are resampled in blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +100,6 @@ RESULTS = Table(
         Column("above the refitted counts", "difference", "+.4f"),
         Column("± of the difference", "difference_se", ".4f"),
     ],
-    note="On the test text. ± are standard errors over documents, or over blocks of 1000 predictions of one document.",
+    note="On the test text. ± are standard errors over documents, or over blocks of 1000 predictions of few documents.",
 )
 main = entry_point(run, Config, __doc__, module=__name__, experiment="combine")

@@ -1,5 +1,6 @@
 """Any language model on a text: read with a state, scored, evaluated, combined."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -503,15 +504,15 @@ class DocumentLosses(NamedTuple):
 def document_losses(
     model: AnyModel, stream: np.ndarray, *, separate: bool = False, block: int | None = None, **options: Any
 ) -> DocumentLosses:
-    """The loss of every document, or of blocks of a single document.
+    """The loss of every document, or of blocks of fewer than ten documents.
 
     separate and options (mesh, progress): of `score`. block: predictions of a block, the last of which is shorter.
     """
     log_p = score(model, stream, separate=separate, **options).astype(np.float64)
     pads = np.flatnonzero(stream == PAD)
     starts = pads[:-1] if model.eos else pads[:-1] - np.arange(len(pads) - 1)
-    if block and len(starts) == 1:
-        starts = np.arange(0, len(log_p), block)
+    if block and len(starts) < 10:
+        starts = np.concatenate([np.arange(*ends, block) for ends in itertools.pairwise([*starts, len(log_p)])])
     return DocumentLosses(-np.add.reduceat(log_p, starts), np.diff(starts, append=len(log_p)))
 
 

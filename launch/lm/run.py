@@ -50,7 +50,7 @@ _not_by_dev = [method for method in METHODS if method not in ("cold", "warm")]  
 _unchanged = (Config(out=""), *(preset.config for preset in PRESETS.values()))  # flags that nobody gave
 _given = ("methods", "features", "context", "history")  # each with a value at least
 _growing = (*_given, "samples", "train_sample", "dev_sample", "test")  # with more of these a finished run may continue
-_block = 1000  # predictions of a single document, which is resampled in blocks
+_block = 1000  # predictions; fewer than ten documents are resampled in blocks
 _positions_one_by_one = 20_000  # of the train perplexity of models that are read position by position
 _scaling_positions = 100_000  # at most, that the figure of the scaling assumption averages over at K > 1
 _once_at_1 = ("delta", "cold", "warm", "optimum")  # at K = 1 Sum and Cat are one model

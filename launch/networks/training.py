@@ -467,7 +467,7 @@ COMPARE = Experiment(
 # --- language models ---------------------------------------------------------------------------------------------------------
 
 _docs_vocabulary = 1026
-_block = 1000  # predictions of a single document, which is resampled in blocks
+_block = 1000  # predictions; fewer than ten documents are resampled in blocks
 
 
 class Text(NamedTuple):

@@ -107,17 +107,17 @@ def test_positions_unknown_tokens_and_the_spelling_of_what_has_no_token_are_thos
         assert spelling(tokenizer, stream, sizes) == pytest.approx(bits * math.log(2), rel=1e-12)
 
 
-def test_losses_of_documents_are_sums_of_their_scores_and_a_single_one_is_cut_in_blocks():
+def test_losses_of_documents_are_sums_of_their_scores_and_a_few_are_cut_in_blocks():
     U = jax.device_put(np.asarray(np.random.default_rng(0).normal(size=(7, 7)), np.float32))
     one, stream = np.array([0, 2, 3, 2, 4, 0]), np.array([0, 2, 3, 2, 0, 4, 0, 5, 6, 5, 0])
     for eos in (False, True):
         model = token_model([U], "cat", eos)
-        parts = np.split(score(model, stream), np.cumsum([3 + eos, 1 + eos]))
-        found, blocks = document_losses(model, stream, block=2), document_losses(model, one, block=3)
-        assert found.nll == pytest.approx([-part.sum() for part in parts])
-        assert found.positions.tolist() == [3 + eos, 1 + eos, 3 + eos]
-        assert blocks.positions.tolist() == [3, 1 + eos] and document_losses(model, one).positions.tolist() == [4 + eos]
-        assert blocks.nll.tolist() == pytest.approx([-score(model, one)[:3].sum(), -score(model, one)[3:].sum()])
+        parts, sizes = np.split(score(model, stream), np.cumsum([3 + eos, 1 + eos])), [3 + eos, 1 + eos, 3 + eos]
+        assert document_losses(model, stream).nll == pytest.approx([-part.sum() for part in parts])
+        assert document_losses(model, stream, block=3).positions.tolist() == ([3, 1, 2, 3, 1] if eos else [3, 1, 3])
+        assert document_losses(model, np.append(np.tile(stream[:-1], 4), 0), block=1).positions.tolist() == 4 * sizes
+        scores, blocks = score(model, one), document_losses(model, one, block=3)
+        assert [*blocks.positions, *blocks.nll] == pytest.approx([3, 1 + eos, -scores[:3].sum(), -scores[3:].sum()])
 
 
 RNG = np.random.default_rng(0)
