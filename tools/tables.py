@@ -89,14 +89,11 @@ def evaluate(address: str) -> Any:
 
 
 def commands(names: str) -> str:
-    """The commands of the runs of results, with machine and date; transcribed ones last."""
-    lines, runs = [], [run for name in names.split() for run in read_results(name)]
-    kinds = groups(runs, lambda run: (run.get("transcribed", False), "command" not in run))
-    for (transcribed, _), own in sorted(kinds.items()):
-        words = dict.fromkeys(f"`{run['command']}`" if "command" in run else "Trials without a kept command" for run in own)
-        about = dict.fromkeys(f"{run['machine']}, JAX {run['versions']['jax']}, {run['date']}" for run in own)
-        lines.append(",\n".join(words) + f": {'; '.join(about)}{', transcribed from the report' * transcribed}.")
-    return "\n".join(lines)
+    """The commands of the runs of results, with machines and dates."""
+    runs = [run for name in names.split() for run in read_results(name)]
+    words = dict.fromkeys(f"`{run['command']}`" for run in runs)
+    about = dict.fromkeys(f"{run['machine']}, JAX {run['versions']['jax']}, {run['date']}" for run in runs)
+    return ",\n".join(words) + f": {'; '.join(about)}."
 
 
 @functools.cache
@@ -155,7 +152,8 @@ def measured(model: Row) -> dict[str, Any]:
         if trained:
             steps = {n: own for n, own in groups(entries, lambda row: row.get("step", row.get("epoch"))).items() if n}
             seconds = [np.mean([cpu_seconds(row, np.size(row[field])) for row in own]) for own in steps.values()]
-            losses = [np.mean([row[field] for row in own]) for own in steps.values()]
+            losses = np.array([np.mean([row[field] for row in own]) for own in steps.values()])
+            losses = np.exp(losses) if model["loss"].endswith("perplexity") else losses  # curves are in nats
             found |= {"points": [*zip(seconds, losses, strict=True)], "cpu": seconds[-1]}
     if model.get("end"):  # the cost and the loss of its rows, where its curve is measured in another way
         found |= {"cpu": np.mean(costs), "end": (np.mean(costs), found["error"])}
@@ -181,7 +179,7 @@ def draw(path: Path = PICTURE) -> None:
             for model, x, y in drawn:
                 above = (0, 7) if model.get("trained") else (6, -3)
                 place, side = ((10, -10) if "curve" in model else (-6, -3), "right") if x > middle else (above, "left")
-                ax.annotate(model["name"], (x, y), place, textcoords="offset points", fontsize=8, ha=side)
+                ax.annotate(model["name"], (x, y), model.get("place", place), textcoords="offset points", fontsize=8, ha=side)
 
 
 def _draw(ax: Any, found: Row) -> tuple[float, float]:
