@@ -416,7 +416,7 @@ def model_rows(path: str | os.PathLike, **wanted: Sequence[Any]) -> list[dict[st
         if measured and (row["method"] in FROM_COUNTS or _file_of(path, row)):
             rows.append(row)
     if not rows:
-        raise ValueError(f"{path} has no language model with a dev perplexity: pass a run of launch.lm or launch.networks")
+        raise ValueError(f"{path} has no language model by this version with a dev perplexity: pass a run of launch.lm")
     if found := [row for row in rows if all(row[name] in values for name, values in wanted.items())]:
         return found
     words = ", ".join(f"{name} {' or '.join(map(str, values))}" for name, values in wanted.items())

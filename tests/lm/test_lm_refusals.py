@@ -242,7 +242,7 @@ def test_a_row_of_a_run_without_a_number_is_never_the_best(model, tmp_path):
             write(*(row | {"dev_perplexity": 2.0 if n == best else lost} for n, row in enumerate(rows)))
             assert jexplicit.load_model(tmp_path).about["method"] == rows[best]["method"]
         write(*(row | {"dev_perplexity": lost} for row in rows))
-        refused("has no language model with a dev perplexity: pass a run", jexplicit.load_model, tmp_path)
+        refused("has no language model by this version with a dev perplexity: pass a run", jexplicit.load_model, tmp_path)
     outside = {"method": "../first", "features": "none", "context": "", "dev_perplexity": 1.0}
     for name in ("first", "first_1"):
         model.save(tmp_path / "checkpoints" / f"{name}.safetensors")
