@@ -8,7 +8,7 @@ counts are also fitted to dev alone: their gain is that of a second fit, and all
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,6 @@ import numpy as np
 from launch.kit.command import entry_point
 from launch.kit.text import ModelChoices, Reading
 from launch.kit.views import Column, Row, Table
-
-_block = 1000  # predictions; fewer than ten documents are resampled in blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +41,12 @@ def run(config: Config) -> dict[str, Any]:
     """Measure the models; what cannot be loaded is refused before a folder is made."""
     from jexplicit.data.text import read_documents
     from jexplicit.data.tokenizers import encode_documents
-    from jexplicit.lm.evaluation import document_losses
+    from jexplicit.lm.evaluation import BLOCK, combine, document_losses, loss_fields, paired_difference
+    from jexplicit.lm.model import LanguageModel
     from jexplicit.lm.names import label
+    from jexplicit.lm.ngram import BackOffChain
     from jexplicit.lm.text_model import load_models
+    from jexplicit.runs.progress import stage
     from launch.kit.experiment import Experiment, RunFolder
 
     (other,) = load_models(config.other, best=True)
@@ -59,35 +60,31 @@ def run(config: Config) -> dict[str, Any]:
         for files in (config.dev, config.test)
     )
 
+    def losses_of(name: str, model: Any) -> Any:
+        with stage(f"scoring with {name}", "positions") as progress:
+            return document_losses(model, test, block=BLOCK, progress=progress)
+
+    alone = functools.cache(lambda: losses_of("other", other.model))  # once for all counts
+
+    def combined(counts: Any) -> Iterator[Row]:
+        """Losses of both models, of refitted counts, and of the combination."""
+        uniform = LanguageModel(BackOffChain(np.zeros(counts.vocab_size, np.float32)), "none", counts.eos)
+        with stage("fitting weights"):
+            both, refitted = combine(counts, other.model, dev), combine(counts, uniform, dev)
+        own = {"counts": counts, "counts, refitted": refitted, "both": both}
+        losses = {"other": alone(), **{name: losses_of(name, model) for name, model in own.items()}}
+        for name, found in losses.items():
+            difference, error = paired_difference(found.nll, losses["counts, refitted"].nll, found.positions)
+            yield {"model": name, **loss_fields([found]), "difference": difference, "difference_se": error}
+
     def measure(config: Config, folder: RunFolder) -> Iterator[Any]:
         sums = {name: hashlib.sha256(stream.tobytes()).hexdigest() for name, stream in (("dev", dev), ("test", test))}
         folder.note_data("text", **sums)
-        alone = functools.cache(lambda: document_losses(other.model, test, block=_block))  # once for all counts
         for saved in models:
             about: Row = {"history": saved.about["history"], "other": label(other.about)}
-            yield about, functools.partial(combined, saved.model, other.model, dev, test, alone)
+            yield about, functools.partial(combined, saved.model)
 
     return Experiment("combine", Config, measure, [RESULTS], extend=("method", "history"), title="Combined models").run(config)
-
-
-def combined(counts: Any, other: Any, dev: np.ndarray, test: np.ndarray, alone: Callable[[], Any]) -> Iterator[Row]:
-    """Losses of both models, of refitted counts, and of the combination."""
-    from jexplicit.lm.evaluation import combine, document_losses, loss_fields, paired_difference
-    from jexplicit.lm.model import LanguageModel
-    from jexplicit.lm.ngram import BackOffChain
-    from jexplicit.runs.progress import stage
-
-    uniform = LanguageModel(BackOffChain(np.zeros(counts.vocab_size, np.float32)), "none", counts.eos)
-    with stage("fitting weights"):
-        both, refitted = combine(counts, other, dev), combine(counts, uniform, dev)
-    with stage("scoring with other"):
-        losses = {"other": alone()}
-    for name, model in {"counts": counts, "counts, refitted": refitted, "both": both}.items():
-        with stage(f"scoring with {name}", "positions") as progress:
-            losses[name] = document_losses(model, test, block=_block, progress=progress)
-    for name, found in losses.items():
-        difference, error = paired_difference(found.nll, losses["counts, refitted"].nll, found.positions)
-        yield {"model": name, **loss_fields([found]), "difference": difference, "difference_se": error}
 
 
 RESULTS = Table(

@@ -34,7 +34,7 @@ from jexplicit.lm.model import (
 from jexplicit.runs.devices import check_threads
 
 _scored_at_once = 1 << 16  # tokens
-_largest_exponent = 700.0  # of a double
+BLOCK = 1000  # predictions; standard errors of few documents are taken over blocks of them
 _tie = 1e-4  # nats: log-probabilities are float32, and sums of the same numbers in another order differ by some 1e-5
 _deepest, _ridge = 12, 20.0  # depths with weights of their own in a combination, and their ridge to those of all decisions
 _cells = 1 << 23  # places times tokens at once
@@ -462,7 +462,7 @@ def comparable_measures(nll: float, sizes: TextSizes | None) -> dict[str, float 
     if sizes is None or not sizes.bytes:
         return dict.fromkeys(names)
     bits, exponent = nll / math.log(2), nll / sizes.words if sizes.words else math.inf  # white space has no words
-    perplexity = math.exp(exponent) if exponent < _largest_exponent else None
+    perplexity = math.exp(exponent) if exponent < 700 else None  # e^700 is a double, e^710 is not
     return dict(zip(names, (bits / sizes.bytes, bits / sizes.characters, perplexity), strict=True))
 
 

@@ -31,6 +31,7 @@ from jexplicit.runs.progress import console, end_of_reader, json_line, quiet_out
 
 C = TypeVar("C")
 _general = "general"
+_after_sentence = re.compile(r"(?<=[\w)\]]\.) ")
 _alone = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # --quiet without --no-quiet
 
 
@@ -98,7 +99,7 @@ def _helps(config: type) -> dict[str, str]:
     sources = "\n".join(inspect.getsource(base) for base in reversed(config.__mro__[:-1]))
     found = re.findall(r'^ +(\w+): [^\n]*\n +"""(.*?)"""', sources, re.M | re.S)
     helps = {name: as_installed(" ".join(text.split())) for name, text in found}
-    return {name: re.sub(r"(?<=[a-z)\]]\.) ", "\n", text, count=1) for name, text in helps.items()}
+    return {name: _after_sentence.sub("\n", text, count=1) for name, text in helps.items()}
 
 
 def parse(config: type[C], argv: Sequence[str], *, default: C | None, prog: str, description: str, presets: Iterable[str]) -> C:
@@ -168,9 +169,9 @@ def entry_point(
         default = _defaults(argv, config, presets, experiment or files.experiment_of(config))
         about = re.sub(r"\n(?=jexplicit )", "\n  ", as_installed(inspect.cleandoc(description or "")))  # lines of their own
         if presets:
-            first = (lambda note: note) if "--help-all" in argv else (lambda note: re.split(r"(?<=\w\.) ", note)[0])
-            names = [f"\n  --preset {name}: {first(preset.note)}" for name, preset in presets.items()]
-            about += "\nPresets, whose values other flags override:" + "".join(names)
+            about += "\nPresets, whose values other flags override:"
+            for name, (_, note) in presets.items():
+                about += f"\n  --preset {name}: {note if '--help-all' in argv else _after_sentence.split(note)[0]}"
         chosen = parse(config, argv, default=default, prog=prog or command_name(), description=about, presets=presets)
         check_bounds(chosen)
         if (out := getattr(chosen, "out", None)) is not None:

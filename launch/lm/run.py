@@ -50,7 +50,6 @@ _not_by_dev = [method for method in METHODS if method not in ("cold", "warm")]  
 _unchanged = (Config(out=""), *(preset.config for preset in PRESETS.values()))  # flags that nobody gave
 _given = ("methods", "features", "context", "history")  # each with a value at least
 _growing = (*_given, "samples", "train_sample", "dev_sample", "test")  # with more of these a finished run may continue
-_block = 1000  # predictions; fewer than ten documents are resampled in blocks
 _positions_one_by_one = 20_000  # of the train perplexity of models that are read position by position
 _scaling_positions = 100_000  # at most, that the figure of the scaling assumption averages over at K > 1
 _once_at_1 = ("delta", "cold", "warm", "optimum")  # at K = 1 Sum and Cat are one model
@@ -476,7 +475,9 @@ def _measure_tests(job: _ModelRun, streams: dict[str, np.ndarray], counted: np.n
         losses = []
         for file, stream in streams.items():
             with stage(f"test of {label(row)}, {file}", "positions") as progress:
-                losses.append(evaluation.document_losses(model, stream, block=_block, mesh=job.mesh, progress=progress))
+                losses.append(
+                    evaluation.document_losses(model, stream, block=evaluation.BLOCK, mesh=job.mesh, progress=progress)
+                )
             job.folder.log(event="test", **name, file=file, **_test_fields(losses[-1:], stream))
         job.folder.extend_row(dict(row), **_test_fields(losses, *streams.values()))
 

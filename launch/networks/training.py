@@ -20,7 +20,7 @@ from jexplicit.data.images import Images, one_hot, pixel_features, read_images
 from jexplicit.data.streams import contexts, tokenize_corpus
 from jexplicit.data.text import Corpus, TextSizes, text_corpus
 from jexplicit.data.tokenizers import PAD, Tokenizer, encode_documents
-from jexplicit.lm.evaluation import comparable_measures, document_losses, loss_fields, spelling
+from jexplicit.lm.evaluation import BLOCK, comparable_measures, document_losses, loss_fields, spelling
 from jexplicit.lm.generation import generate_text
 from jexplicit.lm.model import LanguageModel, network_model
 from jexplicit.lm.text_model import save_run_model
@@ -467,7 +467,6 @@ COMPARE = Experiment(
 # --- language models ---------------------------------------------------------------------------------------------------------
 
 _docs_vocabulary = 1026
-_block = 1000  # predictions; fewer than ten documents are resampled in blocks
 
 
 class Text(NamedTuple):
@@ -601,7 +600,7 @@ def _transformer_row(config: TransformerConfig, folder: RunFolder, text: Text, m
     fields = {"features": "none", "context": 1, "history": f"window:{window}"}
     save_run_model(folder.path, {"method": method, **fields}, model)
     with stage("evaluating", "positions") as progress:
-        options = {"block": _block, "mesh": mesh, "progress": progress}
+        options = {"block": BLOCK, "mesh": mesh, "progress": progress}
         found = {part: document_losses(model, x, **options) for part, x in text.streams.items() if part != "train"}
     path, length = folder.path / "samples.json", 4 * window if config.tokenizer == "char" else 40
     before, own = read_texts(path), text.samples(model, config.samples, length, seed)
